@@ -1,0 +1,242 @@
+"""The decode loop: draft, score in one pass, verify, commit. One step, two drivers (`run` here, `stream` on the host)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import constraint as constraints
+from specjax._src import ending, rows, sampling
+from specjax._src import state as states
+from specjax._src.draft.null import null, root_only
+from specjax._src.noise import Noise
+from specjax._src.state import FinishReason, Info, State
+from specjax._src.tree import TokenTree
+from specjax._src.types import Array, Attend, Constraint, Context, Drafter, Feedback, Model, Params, Verdict, Verifier
+from specjax._src.verify.match import greedy
+
+
+class Rules(NamedTuple):
+    """What is fixed when a decoder is built; hashable, so that it keys compiled programs."""
+
+    model: Model
+    drafter: Drafter
+    verifier: Verifier
+    constraint: Constraint | None
+    logprobs: bool
+
+
+Step = Callable[[Params, State], tuple[State, Info]]
+
+
+def ladder(drafter: Drafter) -> list[Drafter]:
+    """The drafter at a few widths, widest first, the null drafter last: work follows the longest live draft.
+
+    Each width is a copy of the round in the compiled program, so there are three at most: all, half, none.
+    """
+    k = drafter.shape.num_speculative_tokens
+    if k == 0:
+        return [drafter]
+    halves = [drafter.narrow(k // 2)] if drafter.narrow is not None and k >= 4 else []
+    return [drafter, *halves, null()]
+
+
+def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> tuple[State, Info]:
+    """One round at the width of `drafter`, one rung of the ladder."""
+    base = state.length - 1
+    vocab_size = _vocab_size(rules.model, params, state)
+    context = _context(rules, state, vocab_size)
+    noise = Noise(state.key, state.length, rules.verifier.shared_noise)
+    if drafter.shape.num_speculative_tokens == 0:
+        tree, draft = root_only(context), state.draft  # a drafter that is off is not touched; it catches up later
+    else:
+        tree, draft = drafter.propose(params.draft, noise, state.draft, context)
+
+    positions = base[:, None] + jnp.arange(drafter.shape.num_nodes)
+    out = rules.model.apply(params.target, tree.tokens, state.cache, Attend(base, positions, tree.valid))
+    masks = constraints.masks_along(rules.constraint, state.rule_state, tree.drafted)
+    logits = sampling.adjust(out.logits, state.history, tree.drafted, 0, masks)
+    verdict, broken, law = _verify(rules.verifier, noise, tree, logits, state)
+
+    emitted = _emitted(tree, verdict)
+    available = jnp.where(state.live, verdict.num_accepted + ~broken, 0)
+    rule_states, rule_done = constraints.states_along(rules.constraint, state.rule_state, emitted)
+    counts, finish = ending.cut(state, emitted, available, rule_done, broken)
+    emitted = jnp.where(jnp.arange(emitted.shape[1]) < counts[:, None], emitted, 0)
+
+    stats = states.count_round(
+        state.stats, state.live, tree.num_drafted, verdict.num_accepted, counts, finish != FinishReason.RUNNING)
+    state = _record_logprobs(rules, state, emitted, counts, law, out.logits)
+    feedback = Feedback(tree.tokens, out.features, jnp.arange(emitted.shape[1]) < counts[:, None], base,
+                        rows.take(emitted, jnp.maximum(counts - 1, 0)))
+    state = replace(
+        state,
+        tokens=rows.write(state.tokens, emitted, state.length),
+        length=state.length + counts,
+        finish=finish,
+        cache=rules.model.commit(out.pending, None, base, counts),
+        draft=rules.drafter.advance(params.draft, draft, feedback),
+        features=_last_features(out.features, counts, state.features),
+        rule_state=constraints.after(rule_states, state.rule_state, counts),
+        stats=stats,
+    )
+    info = Info(emitted, counts, tree.num_drafted, jnp.minimum(verdict.num_accepted, counts))
+    return plan_round(rules, state, vocab_size), info
+
+
+def plan_round(rules: Rules, state: State, vocab_size: int) -> State:
+    """Fix how many tokens each row proposes next, before any of them is drawn."""
+    # The last token of a budget is the target's own, so a row never proposes more than it could keep.
+    drafts = jnp.minimum(state.max_drafts, state.limit - state.generated - 1)
+    if rules.drafter.available is not None:
+        drafts = jnp.minimum(drafts, rules.drafter.available(state.draft, _context(rules, state, vocab_size)))
+    return replace(state, drafts=jnp.where(state.live, jnp.maximum(drafts, 0), 0))
+
+
+def plan(rules: Rules, params: Params, state: State) -> State:
+    """`plan_round` for callers that do not know V."""
+    return plan_round(rules, state, _vocab_size(rules.model, params, state))
+
+
+def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> State:
+    """Rounds until every row has ended or has `num_tokens` more tokens; a row held back by that alone is not ended."""
+    budget = state.limit
+    state = replace(state, limit=jnp.minimum(budget, state.generated + num_tokens))
+    state = settle(state)
+    vocab_size = _vocab_size(rules.model, params, state)
+    state = plan_round(rules, state, vocab_size)
+    rungs = ladder(rules.drafter)
+    narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
+
+    def descend(state: State) -> State:
+        for rung, below in zip(rungs, narrower, strict=True):
+            width = rung.shape.num_speculative_tokens
+
+            def fits(state: State, width: int = width, below: int = below) -> Array:
+                longest = jnp.max(state.drafts)
+                return jnp.any(state.live) & (longest > below) & (longest <= width)
+
+            def step(state: State, rung: Drafter = rung) -> State:
+                return round_step(rules, rung, params, state)[0]
+
+            state = jax.lax.while_loop(fits, step, state)
+        return state
+
+    state = jax.lax.while_loop(lambda state: jnp.any(state.live), descend, state)
+    held_back = (state.finish == FinishReason.LENGTH) | (state.finish == FinishReason.CAPACITY)
+    held_back &= state.generated < budget
+    finish = jnp.where(held_back, FinishReason.RUNNING, state.finish)
+    return plan_round(rules, replace(state, limit=budget, finish=finish), vocab_size)
+
+
+def feed(rules: Rules, params: Params, state: State, entries: Array, new_length: Array, chunk: int) -> State:
+    """Run the tokens between `entries` [B] (already in the cache) and the root through target and drafter, in chunks.
+
+    No logits are asked for, so the compiler drops the head: prefill never materialises [B, T, V].
+    """
+    goal = jnp.maximum(new_length - 1, 0)
+
+    def behind(carry: tuple) -> Array:
+        return jnp.any(carry[0] < goal)
+
+    def read(carry: tuple) -> tuple:
+        entries, cache, draft, features = carry
+        num = jnp.clip(goal - entries, 0, chunk)
+        valid = jnp.arange(chunk) < num[:, None]
+        tokens = jnp.where(valid, rows.window(state.tokens, entries, chunk), 0)
+        attend = Attend(entries, entries[:, None] + jnp.arange(chunk), valid)
+        out = rules.model.apply(params.target, tokens, cache, attend)
+        following = rows.take(state.tokens, entries + num)
+        draft = rules.drafter.advance(
+            params.draft, draft, Feedback(tokens, out.features, valid, entries, following))
+        cache = rules.model.commit(out.pending, None, entries, num)
+        return entries + num, cache, draft, _last_features(out.features, num, features)
+
+    carry = (entries, state.cache, state.draft, state.features)
+    _, cache, draft, features = jax.lax.while_loop(behind, read, carry)
+    return replace(state, cache=cache, draft=draft, features=features)
+
+
+def settle(state: State) -> State:
+    """End the rows that have no budget left."""
+    out_of_room = jnp.where(state.limit < state.wanted, FinishReason.CAPACITY, FinishReason.LENGTH)
+    spent = state.live & (state.generated >= state.limit)
+    return replace(state, finish=jnp.where(spent, out_of_room, state.finish).astype(jnp.int32))
+
+
+def _context(rules: Rules, state: State, vocab_size: int) -> Context:
+    return Context(state.tokens, state.length, state.live, state.drafts, state.history, state.rule_state,
+                   state.features, state.cache, rules.constraint, vocab_size)
+
+
+def _verify(
+    verifier: Verifier, noise: Noise, tree: TokenTree, logits: Array, state: State
+) -> tuple[Verdict, Array, Array | None]:
+    """The verdict, whether the next token could not be drawn [B], and the log-law of each node [B, N, V].
+
+    A round without a sampled row takes the greedy walk, which needs neither softmax nor noise.
+    """
+    finite = jnp.isfinite(jnp.max(logits, axis=-1)) | ~tree.valid
+    first_broken = jnp.where(jnp.all(finite, axis=1), tree.tokens.shape[1], jnp.argmin(finite, axis=1))
+    logits = jnp.where(finite[..., None], logits, 0.0)
+    # What was drafted behind a broken node can not be judged; the row ends there, and harms no other.
+    valid = tree.valid & (jnp.arange(tree.tokens.shape[1]) <= first_broken[:, None])
+    tree = replace(tree, valid=valid)
+
+    def sampled(logits: Array) -> Verdict:
+        return verifier.draw(noise, verifier.plan(tree, sampling.log_law(logits, state.sampling)))
+
+    verdict = jax.lax.cond(
+        sampling.any_sampled(state.sampling, state.live), sampled, functools.partial(greedy, tree), logits)
+    return verdict, state.live & (verdict.num_accepted == first_broken), logits
+
+
+def _emitted(tree: TokenTree, verdict: Verdict) -> Array:
+    """The kept tokens, then the target's own: int32 [B, P], 0 behind it."""
+    place = jnp.arange(tree.tokens.shape[1])
+    accepted = jnp.pad(tree.drafted, ((0, 0), (0, 1)))
+    own = jnp.where(place == verdict.num_accepted[:, None], verdict.next_token[:, None], 0)
+    return jnp.where(place < verdict.num_accepted[:, None], accepted, own)
+
+
+def _record_logprobs(
+    rules: Rules, state: State, emitted: Array, counts: Array, logits: Array, raw: Array
+) -> State:
+    """Log-probabilities of the emitted tokens: under the law sampled from, and under the plain softmax."""
+    if not rules.logprobs:
+        return state
+    kept = jnp.arange(emitted.shape[1]) < counts[:, None]
+
+    def look_up(log_probs: Array) -> Array:
+        return jnp.where(kept, jnp.take_along_axis(log_probs, emitted[..., None], axis=-1)[..., 0], 0.0)
+
+    law = look_up(sampling.log_law(logits, state.sampling))
+    raw_law = look_up(jax.nn.log_softmax(raw.astype(jnp.float32)))
+    return replace(
+        state,
+        logprobs=rows.write(state.logprobs, law, state.generated),
+        raw_logprobs=rows.write(state.raw_logprobs, raw_law, state.generated),
+    )
+
+
+def _last_features(features: dict[str, Array], num: Array, before: dict[str, Array]) -> dict[str, Array]:
+    """Features of the last of the `num` [B] tokens kept, for each name the state carries; `before` where none was."""
+    last = {name: rows.take(features[name], jnp.maximum(num - 1, 0)) for name in before}
+    return {name: rows.select(num > 0, last[name], before[name]) for name in before}
+
+
+def _vocab_size(model: Model, params: Params, state: State) -> int:
+    return output_shape(model, params, state.tokens.shape[0], state.cache).logits.shape[-1]
+
+
+def output_shape(model: Model, params: Params, batch: int, cache: Any) -> Any:
+    """Shapes of what the model returns for one token a row; nothing is computed."""
+    row = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    token = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
+    attend = Attend(row, token, jax.ShapeDtypeStruct((batch, 1), jnp.bool_))
+    return jax.eval_shape(model.apply, params.target, token, cache, attend)

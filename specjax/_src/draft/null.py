@@ -1,0 +1,42 @@
+"""The drafter that proposes nothing: plain decoding, by the same code as everything else."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+
+from specjax._src import tree
+from specjax._src.types import Array, Context, Drafter
+
+
+@functools.cache
+def null() -> Drafter:
+    """A drafter of zero tokens."""
+
+    def init(params: Any, batch: int, capacity: int) -> tuple[()]:
+        del params, batch, capacity
+        return ()
+
+    def propose(params: Any, noise: Any, state: tuple[()], context: Context) -> tuple[tree.TokenTree, tuple[()]]:
+        del params, noise
+        return root_only(context), state
+
+    def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
+        del params, feedback
+        return state
+
+    return Drafter("null", tree.chain_shape(0), frozenset(), True, init, propose, advance)
+
+
+def root_only(context: Context) -> tree.TokenTree:
+    """The tree that holds only the root."""
+    batch = context.length.shape[0]
+    nothing = jnp.zeros((batch, 0), jnp.int32)
+    return tree.chain(root(context), nothing, jnp.zeros(batch, jnp.int32), context.live)
+
+
+def root(context: Context) -> Array:
+    """The last committed token of each row: int32 [B]."""
+    return jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0]

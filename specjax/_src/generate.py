@@ -1,0 +1,149 @@
+"""The front door: `generate` runs a whole generation as one program, `stream` the same rounds one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Generator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import decode
+from specjax._src.decode import Rules
+from specjax._src.request import Request
+from specjax._src.sampling import Sampling
+from specjax._src.speculative import Decoder, checked_request, open_state, speculative
+from specjax._src.state import Generation, Info, State
+from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
+
+
+def generate(
+    model: Model,
+    params: Any,
+    prompts: Any,
+    *,
+    lengths: Any = None,
+    drafter: Drafter | None = None,
+    draft_params: Any = None,
+    verifier: Verifier | None = None,
+    sampling: Sampling = Sampling(),
+    key: Array | None = None,
+    max_new_tokens: int,
+    limits: Any = None,
+    eos_ids: Any = (),
+    stop: Any = (),
+    constraint: Constraint | None = None,
+    num_speculative_tokens: Any = None,
+    capacity: int | None = None,
+    logprobs: bool = False,
+    num_samples: int = 1,
+) -> Generation:
+    """Generate text under the target's own law, faster with a drafter than without.
+
+    One compiled program for each (batch, prompt width, max_new_tokens, capacity); everything else about a request is
+    data. May be called inside `jax.jit` if the arguments are arrays; then nothing can be raised, and a bad row ends
+    with `FinishReason.ERROR`.
+
+    Args:
+      model: the target, `specjax.Model`.
+      params: its parameters.
+      prompts: int32 [B, P], right-padded, with `lengths`; or a list of token-id lists, padded to a common bucket.
+      lengths: int32 [B]; None if every row fills `prompts`.
+      drafter: from `specjax.draft`; None is plain decoding.
+      draft_params: parameters of the drafter's own model, if it has one.
+      verifier: from `specjax.verify`; None chooses (see `specjax.speculative`).
+      sampling: `specjax.Sampling`; greedy by default.
+      key: PRNG key; row `i` draws from `fold_in(key, i)`. Needed where `temperature > 0`, unless `sampling.seed` is
+        given. The key is consumed: use another one for another call.
+      max_new_tokens: static int, the most tokens a row may generate.
+      limits: int32 [B], budgets per row, at most `max_new_tokens`.
+      eos_ids: ids that end a row (kept as its last token): a sequence of ids, or int32 [B, E] padded with -1.
+      stop: sequences of token ids that end a row when the generated text ends with one (kept in the text).
+      constraint: `specjax.Constraint` on the generated text.
+      num_speculative_tokens: int or int32 [B], k of each row, at most the drafter's; 0 decodes the row plainly.
+      capacity: static int, tokens a row may hold, prompt included; None makes room for everything.
+      logprobs: also return log-probabilities.
+      num_samples: static int n, continuations of each prompt from one prefill, in rows `i * n .. i * n + n - 1`.
+
+    Returns:
+      `Generation` with B * num_samples rows.
+
+    Raises:
+      ValueError, TypeError: for bad arguments, naming both sides and the remedy; nothing has run by then.
+    """
+    decoder = speculative(model, drafter, verifier, constraint=constraint, logprobs=logprobs)
+    pair = Params(params, draft_params)
+    request = checked_request(
+        decoder.rules, pair, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
+        num_samples=num_samples, sampling=sampling, key=key, limits=limits, eos_ids=eos_ids, stop=stop,
+        num_speculative_tokens=num_speculative_tokens)
+    return whole(decoder.rules, max_new_tokens, capacity, num_samples, pair, request)
+
+
+def stream(
+    model: Model,
+    params: Any,
+    prompts: Any,
+    *,
+    lengths: Any = None,
+    drafter: Drafter | None = None,
+    draft_params: Any = None,
+    verifier: Verifier | None = None,
+    constraint: Constraint | None = None,
+    max_new_tokens: int,
+    capacity: int | None = None,
+    logprobs: bool = False,
+    num_samples: int = 1,
+    **request: Any,
+) -> Generator[tuple[Array, Array], None, Generation]:
+    """Generate round by round: the arguments, the law and the tokens of `generate`, for showing text as it comes.
+
+    Yields:
+      `(tokens int32 [B, P], counts int32 [B])` for each round: row `i` gained `tokens[i, :counts[i]]`.
+
+    Returns:
+      the whole `Generation`, as the value of the generator (`result = yield from stream(...)`).
+
+    Raises:
+      ValueError, TypeError: at the call, before the first round.
+    """
+    decoder = speculative(model, drafter, verifier, constraint=constraint, logprobs=logprobs)
+    pair = Params(params, draft_params)
+    checked = checked_request(
+        decoder.rules, pair, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
+        num_samples=num_samples, **request)
+    return _rounds(decoder, pair, opened(decoder.rules, max_new_tokens, capacity, num_samples, pair, checked))
+
+
+def _rounds(decoder: Decoder, params: Params, state: State) -> Generator[tuple[Array, Array], None, Generation]:
+    rungs = decode.ladder(decoder.rules.drafter)
+    width = rungs[0].shape.num_nodes
+    while bool(jnp.any(state.live)):
+        longest = int(jnp.max(state.drafts))
+        rung = [rung for rung in rungs if rung.shape.num_speculative_tokens >= longest][-1]
+        state, info = one_round(decoder.rules, rung, params, state)
+        yield jnp.pad(info.tokens, ((0, 0), (0, width - info.tokens.shape[1]))), info.counts
+    return decoder.result(state)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def whole(
+    rules: Rules, max_new_tokens: int, capacity: int | None, num_samples: int, params: Params, request: Request
+) -> Generation:
+    """A whole generation, prefill included, in one program."""
+    decoder = speculative(
+        rules.model, rules.drafter, rules.verifier, constraint=rules.constraint, logprobs=rules.logprobs)
+    state = open_state(rules, params, request, max_new_tokens, capacity, num_samples)
+    return decoder.result(decoder.run(params, state, max_new_tokens))
+
+
+opened = jax.jit(
+    lambda rules, max_new_tokens, capacity, num_samples, params, request: open_state(
+        rules, params, request, max_new_tokens, capacity, num_samples), static_argnums=(0, 1, 2, 3))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))
+def one_round(rules: Rules, rung: Drafter, params: Params, state: State) -> tuple[State, Info]:
+    """One round; the state is donated, so its caches are updated in place."""
+    return decode.round_step(rules, rung, params, state)

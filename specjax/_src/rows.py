@@ -1,0 +1,34 @@
+"""Ragged rows: read and write a window of each row at that row's own place."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src.types import Array
+
+
+def window(buffer: Array, start: Array, width: int) -> Array:
+    """`buffer[b, start[b] : start[b] + width]` for every row: [B, L, ...] -> [B, width, ...]."""
+    return jax.vmap(lambda row, at: jax.lax.dynamic_slice_in_dim(row, at, width))(buffer, start)
+
+
+def write(buffer: Array, update: Array, start: Array) -> Array:
+    """`buffer` with `update` [B, width, ...] written at `start` [B]; the window must lie inside the buffer.
+
+    One row is written by a plain slice update, which every backend does in place.
+    """
+    update = update.astype(buffer.dtype)
+    if buffer.shape[0] == 1:
+        return jax.lax.dynamic_update_slice_in_dim(buffer, update, start[0], axis=1)
+    return jax.vmap(lambda row, new, at: jax.lax.dynamic_update_slice_in_dim(row, new, at, 0))(buffer, update, start)
+
+
+def take(values: Array, index: Array) -> Array:
+    """`values[b, index[b]]` for every row: [B, T, ...], [B] -> [B, ...]."""
+    return jax.vmap(lambda row, at: jax.lax.dynamic_index_in_dim(row, at, keepdims=False))(values, index)
+
+
+def select(mask: Array, new: Array, old: Array) -> Array:
+    """`new` where `mask` [B], else `old`, for arrays with a leading row axis."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old)

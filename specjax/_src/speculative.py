@@ -1,0 +1,206 @@
+"""Build a decoder from a model, a drafter and a verifier, and open, continue and read out its state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import constraint as constraints
+from specjax._src import decode, rows
+from specjax._src.decode import Rules
+from specjax._src.draft.null import null
+from specjax._src.request import Request, make_request
+from specjax._src.state import FinishReason, Generation, State, no_stats
+from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
+from specjax._src.verify.block import block
+from specjax._src.verify.match import match
+
+PREFILL = 256  # prompt tokens read in one pass
+EXTEND = 32  # tokens read in one pass behind a running text; the cache keeps as many slots free
+
+
+class Decoder(NamedTuple):
+    """Speculative decoding as four pure functions of `(Params, State)`; wrap them in `jax.jit` as you like.
+
+    Attributes:
+      rules: what the decoder was built from; hashable.
+      init: `(params, prompts, lengths=None, *, max_new_tokens, capacity=None, num_samples=1, sampling=..., key=...,
+        limits=..., eos_ids=..., stop=..., num_speculative_tokens=...) -> State`: prefill. The arguments are those of
+        `specjax.generate`; `max_new_tokens`, `capacity` and `num_samples` are static.
+      extend: `(params, state, tokens int32 [B, T], num int32 [B]) -> State`: more prompt (a chat turn). Rows with
+        `num > 0` begin a new turn with their whole budget; the others are left as they are.
+      step: `(params, state) -> (State, Info)`: one round.
+      run: `(params, state, n) -> State`: rounds until every row has ended or has `n` more tokens.
+      result: `(state) -> Generation` of the turn so far.
+    """
+
+    rules: Rules
+    init: Callable[..., State]
+    extend: Callable[[Params, State, Array, Array], State]
+    step: decode.Step
+    run: Callable[[Params, State, Any], State]
+    result: Callable[[State], Generation]
+
+
+@functools.cache
+def speculative(
+    model: Model,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    *,
+    constraint: Constraint | None = None,
+    logprobs: bool = False,
+) -> Decoder:
+    """Compose a decoder. Equal arguments give the same object, so that programs compiled for it are shared.
+
+    Args:
+      model: the target.
+      drafter: None for plain decoding.
+      verifier: None chooses: `verify.block()` for a drawn draft (no rule for one chain accepts more), `verify.match()`
+        for a one-hot one (it needs no law of the draft, and the text is that of plain decoding).
+      constraint: on the text, for all rows.
+      logprobs: also record log-probabilities of the emitted tokens.
+
+    Raises:
+      TypeError: if an argument is not what its name says.
+    """
+    drafter = null() if drafter is None else drafter
+    for name, value, kind, remedy in (
+        ("model", model, Model, "specjax.Model(init_cache, apply, commit)"),
+        ("drafter", drafter, Drafter, "the result of a factory such as specjax.draft.ngram(4)"),
+        ("verifier", verifier or match(), Verifier, "the result of a factory such as specjax.verify.block()"),
+        ("constraint", constraint, Constraint | None, "specjax.Constraint(init, advance, mask, done)"),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {remedy}, got {value!r}")
+    if verifier is None:
+        verifier = match() if drafter.one_hot else block()
+    rules = Rules(model, drafter, verifier, constraint, logprobs)
+    return Decoder(
+        rules,
+        functools.partial(_init, rules),
+        functools.partial(_extend, rules),
+        functools.partial(decode.round_step, rules, drafter),
+        functools.partial(decode.run, rules),
+        _result,
+    )
+
+
+def open_state(
+    rules: Rules, params: Params, request: Request, max_new_tokens: int, capacity: int | None, num_samples: int
+) -> State:
+    """The state after prefill of a checked request; `num_samples` rows for each prompt."""
+    batch, width = request.prompts.shape
+    capacity = width + max_new_tokens if capacity is None else capacity
+    state = _empty(rules, params, request, max_new_tokens, capacity)
+    num = jnp.where(request.good, request.lengths, 0)
+    state = _append(rules, params, state, request.prompts, num, min(PREFILL, width))
+    state = replace(state, key=request.key[::num_samples])
+    if num_samples > 1:
+        state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_samples, axis=0), state)
+        state = replace(state, key=request.key)
+    return state
+
+
+def _init(
+    rules: Rules,
+    params: Params,
+    prompts: Any,
+    lengths: Any = None,
+    *,
+    max_new_tokens: int,
+    capacity: int | None = None,
+    num_samples: int = 1,
+    **request: Any,
+) -> State:
+    checked = checked_request(rules, params, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
+                              num_samples=num_samples, **request)
+    return open_state(rules, params, checked, max_new_tokens, capacity, num_samples)
+
+
+def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **arguments: Any) -> Request:
+    """The arguments of `generate` as arrays, after every check that can be made before the program runs."""
+    check_pair(rules, params)
+    cache = jax.eval_shape(lambda: rules.model.init_cache(1, 2))
+    out = decode.output_shape(rules.model, params, 1, cache)
+    missing = rules.drafter.needs - set(out.features)
+    if missing:
+        raise ValueError(f"drafter {rules.drafter.name} reads the target features {sorted(missing)}, but the model "
+                         f"offers {sorted(out.features)}: use a drafter that needs none, or a model that returns them")
+    most_drafts = rules.drafter.shape.num_speculative_tokens
+    return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=out.logits.shape[-1], **arguments)
+
+
+def check_pair(rules: Rules, params: Params) -> None:
+    """Refuse parameters that do not go with the drafter."""
+    drafter = rules.drafter
+    if drafter.needs_params and params.draft is None:
+        raise ValueError(f"drafter {drafter.name} has a model of its own, but draft_params is None: pass its "
+                         "parameters as draft_params")
+    if not drafter.needs_params and params.draft is not None:
+        raise ValueError(f"draft_params were given, but drafter {drafter.name} has no model to use them: pass "
+                         "drafter=specjax.draft.from_model(draft_model, k), or leave draft_params out")
+
+
+def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, capacity: int) -> State:
+    batch, width = request.prompts.shape
+    nodes, k = rules.drafter.shape.num_nodes, rules.drafter.shape.num_speculative_tokens
+    chunk = min(PREFILL, width)
+    # Room for the widest pass behind the last token, and for whole chunks of the padded prompt.
+    slots = max(capacity + max(nodes, EXTEND), -(-width // chunk) * chunk)
+    cache = rules.model.init_cache(batch, slots)
+    out = decode.output_shape(rules.model, params, batch, cache)
+    features = {name: jnp.zeros((batch, out.features[name].shape[-1]), out.features[name].dtype)
+                for name in rules.drafter.needs}
+    zeros = jnp.zeros(batch, jnp.int32)
+    record = jnp.zeros((batch, max_new_tokens + nodes), jnp.float32) if rules.logprobs else None
+    return State(
+        tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
+        capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
+        drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
+        eos=request.eos, stop=request.stop, cache=cache, draft=rules.drafter.init(params.draft, batch, capacity),
+        features=features, rule_state=constraints.start(rules.constraint, batch),
+        stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)
+
+
+def _extend(rules: Rules, params: Params, state: State, tokens: Array, num: Array) -> State:
+    return _append(rules, params, state, jnp.asarray(tokens, jnp.int32), jnp.asarray(num, jnp.int32), EXTEND)
+
+
+def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Array, chunk: int) -> State:
+    """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there; a row without room ends in error."""
+    batch, width = tokens.shape
+    fits = state.length + num <= state.capacity
+    finish = jnp.where(num > 0, jnp.where(fits, FinishReason.RUNNING, FinishReason.ERROR), state.finish)
+    num = jnp.where(fits, num, 0)
+    begins = num > 0
+    entries, length = jnp.maximum(state.length - 1, 0), state.length + num
+    place = jnp.where(jnp.arange(width) < num[:, None], state.length[:, None] + jnp.arange(width), state.tokens.shape[1])
+    buffer = state.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop")
+    fresh = no_stats(batch, state.stats.accepted_per_position.shape[1], state.stats.drafted_per_round.shape[1])
+    reset = functools.partial(jax.tree.map, functools.partial(rows.select, begins))
+    state = replace(
+        state, tokens=buffer, length=length, start=jnp.where(begins, length, state.start), finish=finish,
+        limit=jnp.where(begins, jnp.minimum(state.wanted, state.capacity - length), state.limit),
+        rule_state=reset(constraints.start(rules.constraint, batch), state.rule_state),
+        stats=reset(fresh, state.stats))
+    state = decode.feed(rules, params, state, entries, length, chunk)
+    return decode.plan(rules, params, decode.settle(state))
+
+
+def _result(state: State) -> Generation:
+    max_new_tokens = state.stats.drafted_per_round.shape[1]
+    lengths = state.generated
+    kept = jnp.arange(max_new_tokens) < lengths[:, None]
+    padded = jnp.pad(state.tokens, ((0, 0), (0, max_new_tokens)))
+    tokens = jnp.where(kept, rows.window(padded, state.start, max_new_tokens), 0)
+
+    def record(values: Array | None) -> Array | None:
+        return None if values is None else jnp.where(kept, values[:, :max_new_tokens], 0.0)
+
+    return Generation(tokens, lengths, state.finish, state.stats, record(state.logprobs), record(state.raw_logprobs))

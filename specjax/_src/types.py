@@ -1,0 +1,228 @@
+"""The contracts every part of specjax stands on: what a model is, and what it is told and asked.
+
+Letters used in all shape notes:
+
+    B rows    T query tokens    N tree nodes (node 0 is the root)    P = depth + 1, the longest path
+    V vocabulary    F feature width    S cache capacity    L token buffer
+
+All integers are int32. Bundles of functions are `NamedTuple`s; bundles of arrays are frozen dataclasses registered
+as pytrees, every leaf with a leading row axis.
+
+**Invariant.** For each row the last committed token (the *root*) has not been through the target; the cache holds
+exactly `length - 1` valid entries. A round drafts below the root, calls the target once, keeps a path, and adds one
+token of the target's own (recovered or bonus), which is the next root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+
+Array = jax.Array
+Cache = Any
+Params = Any
+Pending = Any
+
+
+def pytree(cls: type) -> type:
+    """Make `cls` a frozen dataclass whose fields are pytree children (those marked `static()` are metadata)."""
+    return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
+
+
+def static(**kwargs: Any) -> Any:
+    """A dataclass field that is part of the tree's structure, not of its data."""
+    return field(metadata={"static": True}, **kwargs)
+
+
+@pytree
+class Attend:
+    """Where the tokens of one `Model.apply` stand and what they may see.
+
+    Token `t` of a row sees cache slots `0 .. lengths - 1` and, of the tokens in this call, those `u` with
+    `valid[u]` and `ancestors[t, u]` (a token is its own ancestor), or `u <= t` where `ancestors` is None.
+    The caller promises `lengths + T <= capacity` for every row.
+
+    Attributes:
+      lengths: int32 [B], valid cache entries before the call.
+      positions: int32 [B, T], position of each token in its sequence (for a chain `lengths + t`).
+      valid: bool [B, T]; an invalid token may compute anything but must change nothing that others see: no ring slot,
+        no recurrent state, no expert place. Invalid tokens follow the valid ones.
+      ancestors: bool [B, T, T] or [1, T, T], or None for a causal chain.
+    """
+
+    lengths: Array
+    positions: Array
+    valid: Array
+    ancestors: Array | None = None
+
+
+@pytree
+class Output:
+    """What `Model.apply` returns.
+
+    Attributes:
+      logits: [B, T, V], any floating dtype; row `t` scores the token that follows token `t`.
+      features: dict of name to [B, T, F]; empty if the model offers none.
+      pending: whatever `Model.commit` needs to keep some of the T tokens; for a plain key-value cache, the cache with
+        the T new entries already written at slots `lengths ..`.
+    """
+
+    logits: Array
+    features: dict[str, Array]
+    pending: Pending
+
+
+class Model(NamedTuple):
+    """A language model as three pure functions; its parameters are always an argument, never closed over.
+
+    Attributes:
+      init_cache: `(batch, capacity) -> cache`, every leaf with a leading row axis. `batch` and `capacity` are Python
+        ints; `capacity` counts the slots that will ever be written.
+      apply: `(params, tokens int32 [B, T], cache, Attend) -> Output`.
+      commit: `(pending, path int32 [B, P] | None, base int32 [B], num int32 [B]) -> cache`. Follows *every* apply.
+        Keeps, after the first `base` entries, the `num` tokens `path[:num]` (indices into the T tokens of the call),
+        or with `path=None` the leading `num`. `num = 0` leaves the row as it was before the apply.
+    """
+
+    init_cache: Callable[[int, int], Cache]
+    apply: Callable[[Params, Array, Cache, Attend], Output]
+    commit: Callable[[Pending, Array | None, Array, Array], Cache]
+
+
+class Params(NamedTuple):
+    """The parameters of a decoder: those of the target and those of its drafter (None where it has none)."""
+
+    target: Any
+    draft: Any = None
+
+
+@pytree
+class Feedback:
+    """What a drafter learns after its target has committed tokens: a chunk of the prompt, or an accepted path.
+
+    Attributes:
+      tokens: int32 [B, T], tokens that went through the target, at positions `base ..`.
+      features: dict of name to [B, T, F], the target's features of those tokens.
+      valid: bool [B, T], the leading tokens that were committed.
+      base: int32 [B], tokens committed to the target's cache before them.
+      next_token: int32 [B], the token after the last valid one (the new root).
+    """
+
+    tokens: Array
+    features: dict[str, Array]
+    valid: Array
+    base: Array
+    next_token: Array
+
+
+class Constraint(NamedTuple):
+    """A rule on the text, such as a grammar, as an automaton over tokens.
+
+    `advance`, `mask` and `done` are written for one row and lifted by `vmap`; all must be jit-compatible.
+
+    Attributes:
+      init: `(batch) -> state`, every leaf with a leading row axis: the state before the first generated token.
+      advance: `(state, token int32 []) -> state`.
+      mask: `(state) -> bool [V]`, the tokens allowed next; at least one must be.
+      done: `(state) -> bool []`; True ends the row after the token that led here (finish reason "stop").
+    """
+
+    init: Callable[[int], Any]
+    advance: Callable[[Any, Array], Any]
+    mask: Callable[[Any], Array]
+    done: Callable[[Any], Array]
+
+
+@pytree
+class Context:
+    """What a drafter may know when it proposes.
+
+    Attributes:
+      tokens: int32 [B, L], committed tokens; what stands at `length` and beyond is dead.
+      length: int32 [B], committed tokens of each row, the root included.
+      live: bool [B], rows that still generate.
+      drafts: int32 [B], tokens wanted from this round, fixed before its first draw; 0 for rows that are not live.
+      history: what the sampling transforms need to know of each row (`specjax._src.sampling.History`).
+      rule_state: state of the constraint after `length` tokens, or None.
+      features: dict of name to [B, F], the target's features at the last token that went through it.
+      cache: the target's cache, to read; entries below `length - 1` are live.
+      rule: the constraint, or None (static).
+      vocab_size: the target's V (static).
+    """
+
+    tokens: Array
+    length: Array
+    live: Array
+    drafts: Array
+    history: Any
+    rule_state: Any
+    features: dict[str, Array]
+    cache: Cache
+    rule: Constraint | None = static()
+    vocab_size: int = static()
+
+
+class Drafter(NamedTuple):
+    """A proposer of tokens. Its parameters are `Params.draft`, always passed in.
+
+    Attributes:
+      name: for error messages.
+      shape: the tree it proposes (`specjax._src.tree.Shape`).
+      needs: names of target features it reads; checked against the model when a decoder is built.
+      one_hot: True if a proposed token is chosen, not drawn (its law q is one-hot), so that it is verified by match.
+      init: `(params, batch, capacity) -> state`, every leaf with a leading row axis.
+      propose: `(params, noise, state, context) -> (TokenTree, state)`.
+      advance: `(params, state, Feedback) -> state`, after every commit of the target.
+      available: `(state, context) -> int32 [B]`, how many tokens it can propose, known before any is drawn; None if
+        always all of them.
+      narrow: `(num_speculative_tokens) -> Drafter`, the same drafter on the same state for fewer tokens; None if it
+        has one width.
+      needs_params: True if it can not work without `Params.draft`.
+    """
+
+    name: str
+    shape: Any
+    needs: frozenset[str]
+    one_hot: bool
+    init: Callable[[Params, int, int], Any]
+    propose: Callable[[Params, Any, Any, Context], tuple[Any, Any]]
+    advance: Callable[[Params, Any, Feedback], Any]
+    available: Callable[[Any, Context], Array] | None = None
+    narrow: Callable[[int], Drafter] | None = None
+    needs_params: bool = False
+
+
+@pytree
+class Verdict:
+    """What a verifier decided for a round.
+
+    Attributes:
+      num_accepted: int32 [B], drafted tokens kept.
+      next_token: int32 [B], the target's own token after them: recovered if a drafted one was refused, else bonus.
+    """
+
+    num_accepted: Array
+    next_token: Array
+
+
+class Verifier(NamedTuple):
+    """A rule that keeps drafted tokens without changing the target's law.
+
+    Attributes:
+      name: for error messages.
+      plan: `(TokenTree, target_log_probs [B, N, V]) -> Plan`, the law of what may happen given the drafted tokens;
+        free of randomness, so that it can be enumerated.
+      draw: `(Noise, Plan) -> Verdict`.
+      shared_noise: True if the drafter draws with the noise the target uses at the same position (match family);
+        False if draft, acceptance and recovery are independent (rejection family).
+      needs_draft_logits: True if a drawn draft must come with the law it was drawn from.
+    """
+
+    name: str
+    plan: Callable[[Any, Array], Any]
+    draw: Callable[[Any, Any], Verdict]
+    shared_noise: bool
+    needs_draft_logits: bool

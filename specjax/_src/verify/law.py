@@ -1,0 +1,106 @@
+"""What a verifier has to say, in one form: how many drafted tokens are kept, and from what law the next one is drawn.
+
+A `Plan` holds no randomness, so the exact law of a round can be enumerated from it; `draw` is shared by the whole
+rejection family.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from specjax._src import rows
+from specjax._src.noise import Noise
+from specjax._src.tree import TokenTree
+from specjax._src.types import Array, Verdict, pytree
+
+
+@pytree
+class Plan:
+    """The law of a round on a chain of k = N - 1 drafted tokens, given those tokens.
+
+    The token after `n` kept ones is drawn from the residual `norm((scale[n] * p_n - q_n)_+)`, where `p_n`, `q_n` are
+    the laws of target and draft after node `n`. Where nothing was drafted `q_n` is 0, so that bonus and recovered
+    tokens are one path.
+
+    Attributes:
+      tree: the proposal.
+      target: float32 [B, N, V], normalised log-probabilities of the target after each node.
+      num_accepted: float32 [B, N], the probability that exactly `n` drafted tokens are kept.
+      scale: float32 [B, N].
+    """
+
+    tree: TokenTree
+    target: Array
+    num_accepted: Array
+    scale: Array
+
+
+def draft_probs(tree: TokenTree) -> Array:
+    """q after each node, float32 [B, N, V'] with V' = V, or 1 for a one-hot tree (use `residual` for those).
+
+    Rows at which nothing was drafted are 0.
+    """
+    drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
+    return jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
+
+
+def residuals(plan: Plan) -> Array:
+    """The law of the next token after each possible number of kept tokens, normalised: float32 [B, N, V]."""
+    p = jnp.exp(plan.target)
+    weights = jnp.maximum(plan.scale[..., None] * p - _proposal(plan.tree, p.shape[-1]), 0.0)
+    return _normalise(weights, p)
+
+
+def residual(plan: Plan, num_accepted: Array) -> Array:
+    """The law of the next token after `num_accepted` [B] kept ones, normalised: float32 [B, V]."""
+    p = jnp.exp(rows.take(plan.target, num_accepted))
+    tree = plan.tree
+    drawn = rows.take(jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1))), num_accepted)
+    if tree.draft_logits is None:
+        token = rows.take(jnp.pad(tree.drafted, ((0, 0), (0, 1))), num_accepted)
+        q = token[:, None] == jnp.arange(p.shape[-1])
+    else:
+        q = jnp.exp(rows.take(tree.draft_logits, num_accepted))
+    q = jnp.where(drawn[:, None], q, 0.0)
+    return _normalise(jnp.maximum(rows.take(plan.scale, num_accepted)[:, None] * p - q, 0.0), p)
+
+
+def draw(noise: Noise, plan: Plan) -> Verdict:
+    """Draw from the plan: one uniform decides how many tokens are kept, Gumbel noise the next one (both in `noise`)."""
+    cumulative = jnp.cumsum(plan.num_accepted, axis=1)
+    possible = plan.num_accepted > 0.0
+    # Strict, and only among outcomes of positive probability: a token of target probability 0 never passes, not even
+    # when the uniform is exactly 0, nor when rounding leaves the total just below it.
+    reached = possible & (noise.accept()[:, None] < cumulative)
+    last_possible = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
+    num_accepted = jnp.where(jnp.any(reached, axis=1), jnp.argmax(reached, axis=1), last_possible).astype(jnp.int32)
+    law = residual(plan, num_accepted)
+    next_token = jnp.argmax(jnp.log(law) + noise.recover(law.shape[-1]), axis=-1).astype(jnp.int32)
+    return Verdict(num_accepted, next_token)
+
+
+def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:
+    """p and q of each drafted token: two float32 [B, k]; q is 1 for a one-hot tree, both are 0 where not drafted."""
+    index = tree.drafted[..., None]
+    valid = tree.valid[:, 1:]
+    p = jnp.exp(jnp.take_along_axis(target[:, :-1], index, axis=-1)[..., 0])
+    if tree.draft_logits is None:
+        q = jnp.ones_like(p)
+    else:
+        q = jnp.exp(jnp.take_along_axis(tree.draft_logits[:, :-1], index, axis=-1)[..., 0])
+    return jnp.where(valid, p, 0.0), jnp.where(valid, q, 0.0)
+
+
+def _proposal(tree: TokenTree, vocab_size: int) -> Array:
+    """q after each node, float32 [B, N, V]; one-hot trees spelled out."""
+    if tree.draft_logits is not None:
+        return draft_probs(tree)
+    one_hot = (tree.drafted[..., None] == jnp.arange(vocab_size)) & tree.valid[:, 1:, None]
+    return jnp.pad(one_hot.astype(jnp.float32), ((0, 0), (0, 1), (0, 0)))
+
+
+def _normalise(weights: Array, fallback: Array) -> Array:
+    """`weights` over their sum; `fallback` where that is 0 or not finite (p equal to q up to rounding)."""
+    mass = jnp.sum(weights, axis=-1, keepdims=True)
+    good = (mass > 0.0) & jnp.isfinite(mass)
+    return jnp.where(good, weights / jnp.where(good, mass, 1.0), fallback)
