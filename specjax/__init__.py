@@ -9,6 +9,7 @@ import pathlib as _pathlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from specjax import cache as cache
 from specjax import draft as draft
 from specjax import verify as verify
 from specjax._src.generate import generate as generate
@@ -51,6 +52,7 @@ __all__ = [
     "Stats",
     "TokenTree",
     "Verifier",
+    "cache",
     "draft",
     "generate",
     "load",

@@ -39,9 +39,14 @@ def write(layer: Layer, new: Layer, start: Array) -> Layer:
 
 
 def _write(buffer: Array, new: Array, start: Array) -> Array:
-    if buffer.shape[0] == 1:
-        return lax.dynamic_update_slice(buffer, new, (0, 0, start[0], 0))
-    return jax.vmap(lambda b, n, s: lax.dynamic_update_slice(b, n, (0, s, 0)))(buffer, new, start)
+    """One window for each row and head. As a scatter of several windows it stays out of XLA's fusions: a plain slice
+    update is fused into the attention that reads it, which then needs the old buffer too, and copies it."""
+    batch, heads = buffer.shape[:2]
+    start = jnp.broadcast_to(start[:, None], (batch, heads))
+    if batch * heads == 1:  # a single window would be turned back into a slice update: add one that is dropped
+        place = jnp.append(start[0] + jnp.arange(new.shape[2]), buffer.shape[2])
+        return buffer.at[0, 0, place].set(jnp.pad(new[0, 0], ((0, 1), (0, 0))), mode="drop", unique_indices=True)
+    return jax.vmap(jax.vmap(lambda b, n, s: lax.dynamic_update_slice(b, n, (s, 0))))(buffer, new, start)
 
 
 def visible(attend: Attend, slots: int) -> Array:

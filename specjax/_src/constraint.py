@@ -31,12 +31,14 @@ def masks_along(constraint: Constraint | None, state: Any, drafted: Array) -> Ar
     if constraint is None:
         return None
 
+    allowed = jax.vmap(constraint.mask)
+
     def follow(state: Any, token: Array) -> tuple[Any, Array]:
         state = advance(constraint, state, token)
-        return state, mask(constraint, state)
+        return state, allowed(state)
 
     _, later = jax.lax.scan(follow, state, drafted.T)
-    return jnp.concatenate([mask(constraint, state)[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
+    return jnp.concatenate([allowed(state)[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
 
 
 def states_along(constraint: Constraint | None, state: Any, emitted: Array) -> tuple[Any, Array]:

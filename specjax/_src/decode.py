@@ -1,4 +1,4 @@
-"""The decode loop: draft, score in one pass, verify, commit. One step, two drivers (`run` here, `stream` on the host)."""
+"""The decode loop: draft, score in one pass, verify, commit. Two drivers: `run` here, `stream` on the host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -59,9 +60,10 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
 
     positions = base[:, None] + jnp.arange(drafter.shape.num_nodes)
     out = rules.model.apply(params.target, tree.tokens, state.cache, Attend(base, positions, tree.valid))
+    chex.assert_shape(out.logits, (*tree.tokens.shape, vocab_size))
     masks = constraints.masks_along(rules.constraint, state.rule_state, tree.drafted)
     logits = sampling.adjust(out.logits, state.history, tree.drafted, 0, masks)
-    verdict, broken, law = _verify(rules.verifier, noise, tree, logits, state)
+    verdict, broken, logits = _verify(rules.verifier, noise, tree, logits, state)
 
     emitted = _emitted(tree, verdict)
     available = jnp.where(state.live, verdict.num_accepted + ~broken, 0)
@@ -71,7 +73,7 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
 
     stats = states.count_round(
         state.stats, state.live, tree.num_drafted, verdict.num_accepted, counts, finish != FinishReason.RUNNING)
-    state = _record_logprobs(rules, state, emitted, counts, law, out.logits)
+    state = _record_logprobs(state, emitted, counts, logits, out.logits)
     feedback = Feedback(tree.tokens, out.features, jnp.arange(emitted.shape[1]) < counts[:, None], base,
                         rows.take(emitted, jnp.maximum(counts - 1, 0)))
     state = replace(
@@ -176,8 +178,8 @@ def _context(rules: Rules, state: State, vocab_size: int) -> Context:
 
 def _verify(
     verifier: Verifier, noise: Noise, tree: TokenTree, logits: Array, state: State
-) -> tuple[Verdict, Array, Array | None]:
-    """The verdict, whether the next token could not be drawn [B], and the log-law of each node [B, N, V].
+) -> tuple[Verdict, Array, Array]:
+    """The verdict, whether the next token could not be drawn [B], and `logits` [B, N, V] without what is not finite.
 
     A round without a sampled row takes the greedy walk, which needs neither softmax nor noise.
     """
@@ -205,10 +207,10 @@ def _emitted(tree: TokenTree, verdict: Verdict) -> Array:
 
 
 def _record_logprobs(
-    rules: Rules, state: State, emitted: Array, counts: Array, logits: Array, raw: Array
+    state: State, emitted: Array, counts: Array, logits: Array, raw: Array
 ) -> State:
     """Log-probabilities of the emitted tokens: under the law sampled from, and under the plain softmax."""
-    if not rules.logprobs:
+    if state.logprobs is None or state.raw_logprobs is None:
         return state
     kept = jnp.arange(emitted.shape[1]) < counts[:, None]
 
@@ -235,8 +237,24 @@ def _vocab_size(model: Model, params: Params, state: State) -> int:
 
 
 def output_shape(model: Model, params: Params, batch: int, cache: Any) -> Any:
-    """Shapes of what the model returns for one token a row; nothing is computed."""
+    """Shapes of what the model returns for one token a row; nothing is computed.
+
+    Raises:
+      ValueError: if the model does not return logits [B, T, V].
+    """
+    leaves, structure = jax.tree.flatten((params.target, cache))
+    return _output_shape(model, batch, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+
+
+@functools.lru_cache(maxsize=256)  # a trace of a large model takes a second, and every round and request asks
+def _output_shape(model: Model, batch: int, structure: Any, leaves: tuple) -> Any:
+    target, cache = structure.unflatten([jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
     row = jax.ShapeDtypeStruct((batch,), jnp.int32)
     token = jax.ShapeDtypeStruct((batch, 1), jnp.int32)
-    attend = Attend(row, token, jax.ShapeDtypeStruct((batch, 1), jnp.bool_))
-    return jax.eval_shape(model.apply, params.target, token, cache, attend)
+    attend = jax.eval_shape(Attend, row, token, jax.ShapeDtypeStruct((batch, 1), jnp.bool_))
+    out = jax.eval_shape(model.apply, target, token, cache, attend)
+    shape = getattr(getattr(out, "logits", None), "shape", None)
+    if shape is None or len(shape) != 3 or shape[:2] != (batch, 1):
+        raise ValueError(f"Model.apply must return specjax.Output with logits [B, T, V]; for tokens [{batch}, 1] it "
+                         f"returned {type(out).__name__} with logits {shape}")
+    return out

@@ -13,8 +13,8 @@ from specjax._src import decode
 from specjax._src.decode import Rules
 from specjax._src.request import Request
 from specjax._src.sampling import Sampling
-from specjax._src.speculative import Decoder, checked_request, open_state, speculative
-from specjax._src.state import Generation, Info, State
+from specjax._src.speculative import Decoder, checked_request, open_state, result, speculative
+from specjax._src.state import Generation, State
 from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
 
 
@@ -119,12 +119,13 @@ def stream(
 def _rounds(decoder: Decoder, params: Params, state: State) -> Generator[tuple[Array, Array], None, Generation]:
     rungs = decode.ladder(decoder.rules.drafter)
     width = rungs[0].shape.num_nodes
-    while bool(jnp.any(state.live)):
-        longest = int(jnp.max(state.drafts))
+    longest = int(_longest(state))
+    while longest >= 0:
         rung = [rung for rung in rungs if rung.shape.num_speculative_tokens >= longest][-1]
-        state, info = one_round(decoder.rules, rung, params, state)
-        yield jnp.pad(info.tokens, ((0, 0), (0, width - info.tokens.shape[1]))), info.counts
-    return decoder.result(state)
+        state, tokens, counts, longest_next = one_round(decoder.rules, rung, width, params, state)
+        yield tokens, counts
+        longest = int(longest_next)
+    return _finished(state)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -143,7 +144,24 @@ opened = jax.jit(
         rules, params, request, max_new_tokens, capacity, num_samples), static_argnums=(0, 1, 2, 3))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))
-def one_round(rules: Rules, rung: Drafter, params: Params, state: State) -> tuple[State, Info]:
-    """One round; the state is donated, so its caches are updated in place."""
-    return decode.round_step(rules, rung, params, state)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4,))
+def one_round(
+    rules: Rules, rung: Drafter, width: int, params: Params, state: State
+) -> tuple[State, Array, Array, Array]:
+    """One round; the state is donated, so its caches are updated in place.
+
+    Returns:
+      the state, the tokens int32 [B, width], how many of them count [B], and what `_longest` says of the state.
+    """
+    state, info = decode.round_step(rules, rung, params, state)
+    tokens = jnp.pad(info.tokens, ((0, 0), (0, width - info.tokens.shape[1])))
+    return state, tokens, info.counts, _longest(state)
+
+
+@jax.jit
+def _longest(state: State) -> Array:
+    """The most tokens a live row will propose next, -1 if no row lives: all the host has to know between rounds."""
+    return jnp.where(jnp.any(state.live), jnp.max(state.drafts), -1)
+
+
+_finished = jax.jit(result)

@@ -1,4 +1,4 @@
-"""From what a caller writes to arrays: checked while the values can still be seen, padded so that programs are shared."""
+"""From what a caller writes to arrays: checked while values can still be seen, padded so that programs are shared."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def _prompts(prompts: Any, lengths: Any) -> tuple[Array, Array]:
         raise ValueError(f"prompts has shape [{batch}, {width}]: at least one row and one token are needed")
     lengths = jnp.full((batch,), width, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
     if lengths.shape != (batch,):
-        raise ValueError(f"lengths has shape {list(lengths.shape)}, but prompts has {batch} rows: give lengths [{batch}]")
+        raise ValueError(f"lengths has shape {list(lengths.shape)}, but prompts has {batch} rows: give "
+                         f"[{batch}]")
     return jnp.asarray(prompts, jnp.int32), lengths
 
 
@@ -150,9 +151,9 @@ def _check_sampling(sampling: Sampling, key: Array | None, batch: int, vocab_siz
         if _seen(value) and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
             raise ValueError(f"sampling.{name} must lie in {low:g} .. {high:g}, got {np.asarray(value)}")
     for name in ("logit_bias", "allowed"):
-        shape = np.shape(getattr(sampling, name)) if getattr(sampling, name) is not None else None
-        fits = vocab_size is None or shape in (None, (vocab_size,), (batch, vocab_size))
-        if not fits:
+        value = getattr(sampling, name)
+        shape = np.shape(value)
+        if value is not None and vocab_size is not None and shape not in ((vocab_size,), (batch, vocab_size)):
             raise ValueError(f"sampling.{name} has shape {list(shape)}, but the target scores {vocab_size} tokens: "
                              f"give [{vocab_size}] or [{batch}, {vocab_size}]")
     hot = not _seen(sampling.temperature) or np.any(np.asarray(sampling.temperature) > 0)
@@ -201,7 +202,7 @@ def _stop(stop: Any, batch: int) -> Array:
             raise ValueError(f"stop has shape {list(stop.shape)}: give token-id lists, or an array [Q, W] or "
                              f"[{batch}, Q, W] padded on the left with -1")
         return jnp.broadcast_to(jnp.asarray(stop, jnp.int32), (batch, *stop.shape[-2:]))
-    sequences: Sequence[Sequence[int]] = [[one] if isinstance(one, (int, np.integer)) else list(one) for one in stop]
+    sequences: Sequence[Sequence[int]] = [list(one) if np.ndim(one) else [int(one)] for one in stop]
     if any(not one for one in sequences):
         raise ValueError("a stop sequence is empty: it would end every row at once; leave it out")
     count = 4 * max(1, -(-len(sequences) // 4))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from specjax._src import truncate
+from specjax._src import rows, truncate
 from specjax._src.types import Array, pytree
 
 
@@ -154,7 +154,7 @@ def log_law(logits: Array, sampling: Sampling) -> Array:
         sampling.top_p < 1.0, lambda x: truncate.keep_top_p(jnp.exp(x), spread(sampling.top_p)), log_probs)
     log_probs = when(
         sampling.min_p > 0.0, lambda x: truncate.keep_min_p(x, spread(sampling.min_p)), log_probs)
-    likeliest = jnp.argmax(logits, axis=-1)[..., None] == jnp.arange(logits.shape[-1])
+    likeliest = rows.argmax(logits)[..., None] == jnp.arange(logits.shape[-1])
     return jnp.where(greedy, jnp.where(likeliest, 0.0, -jnp.inf), log_probs)
 
 
@@ -176,7 +176,8 @@ def _withhold_eos(logits: Array, history: History, offset: Array | int) -> Array
 
 def _penalise(logits: Array, history: History, drafted: Array, offset: Array | int) -> Array:
     sampling = history.sampling
-    off = (sampling.repetition_penalty == 1.0) & (sampling.presence_penalty == 0.0) & (sampling.frequency_penalty == 0.0)
+    additive_off = (sampling.presence_penalty == 0.0) & (sampling.frequency_penalty == 0.0)
+    off = (sampling.repetition_penalty == 1.0) & additive_off
 
     def penalise(logits: Array) -> Array:
         prompt, output = _counts(history, logits.shape[-1])

@@ -87,7 +87,7 @@ def speculative(
         functools.partial(_extend, rules),
         functools.partial(decode.round_step, rules, drafter),
         functools.partial(decode.run, rules),
-        _result,
+        result,
     )
 
 
@@ -126,7 +126,7 @@ def _init(
 def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **arguments: Any) -> Request:
     """The arguments of `generate` as arrays, after every check that can be made before the program runs."""
     check_pair(rules, params)
-    cache = jax.eval_shape(lambda: rules.model.init_cache(1, 2))
+    cache = _small_cache(rules.model)
     out = decode.output_shape(rules.model, params, 1, cache)
     missing = rules.drafter.needs - set(out.features)
     if missing:
@@ -134,6 +134,11 @@ def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **
                          f"offers {sorted(out.features)}: use a drafter that needs none, or a model that returns them")
     most_drafts = rules.drafter.shape.num_speculative_tokens
     return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=out.logits.shape[-1], **arguments)
+
+
+@functools.lru_cache(maxsize=64)
+def _small_cache(model: Model) -> Any:
+    return jax.eval_shape(lambda: model.init_cache(1, 2))
 
 
 def check_pair(rules: Rules, params: Params) -> None:
@@ -175,12 +180,13 @@ def _extend(rules: Rules, params: Params, state: State, tokens: Array, num: Arra
 def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Array, chunk: int) -> State:
     """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there; a row without room ends in error."""
     batch, width = tokens.shape
+    nowhere = state.tokens.shape[1]
     fits = state.length + num <= state.capacity
     finish = jnp.where(num > 0, jnp.where(fits, FinishReason.RUNNING, FinishReason.ERROR), state.finish)
     num = jnp.where(fits, num, 0)
     begins = num > 0
     entries, length = jnp.maximum(state.length - 1, 0), state.length + num
-    place = jnp.where(jnp.arange(width) < num[:, None], state.length[:, None] + jnp.arange(width), state.tokens.shape[1])
+    place = jnp.where(jnp.arange(width) < num[:, None], state.length[:, None] + jnp.arange(width), nowhere)
     buffer = state.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop")
     fresh = no_stats(batch, state.stats.accepted_per_position.shape[1], state.stats.drafted_per_round.shape[1])
     reset = functools.partial(jax.tree.map, functools.partial(rows.select, begins))
@@ -193,7 +199,8 @@ def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Arra
     return decode.plan(rules, params, decode.settle(state))
 
 
-def _result(state: State) -> Generation:
+def result(state: State) -> Generation:
+    """What the rows have generated in this turn so far."""
     max_new_tokens = state.stats.drafted_per_round.shape[1]
     lengths = state.generated
     kept = jnp.arange(max_new_tokens) < lengths[:, None]

@@ -17,24 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
 Array = jax.Array
 Cache = Any
-Params = Any
+Weights = Any
 Pending = Any
 
 
-def pytree(cls: type) -> type:
+T = TypeVar("T")
+
+
+def static() -> Any:
+    """A dataclass field that is part of the tree's structure, not of its data."""
+    return field(metadata={"static": True})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, static))
+def pytree(cls: type[T]) -> type[T]:
     """Make `cls` a frozen dataclass whose fields are pytree children (those marked `static()` are metadata)."""
     return jax.tree_util.register_dataclass(dataclass(frozen=True)(cls))
-
-
-def static(**kwargs: Any) -> Any:
-    """A dataclass field that is part of the tree's structure, not of its data."""
-    return field(metadata={"static": True}, **kwargs)
 
 
 @pytree
@@ -88,7 +92,7 @@ class Model(NamedTuple):
     """
 
     init_cache: Callable[[int, int], Cache]
-    apply: Callable[[Params, Array, Cache, Attend], Output]
+    apply: Callable[[Weights, Array, Cache, Attend], Output]
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
 
 
@@ -187,9 +191,9 @@ class Drafter(NamedTuple):
     shape: Any
     needs: frozenset[str]
     one_hot: bool
-    init: Callable[[Params, int, int], Any]
-    propose: Callable[[Params, Any, Any, Context], tuple[Any, Any]]
-    advance: Callable[[Params, Any, Feedback], Any]
+    init: Callable[[Weights, int, int], Any]
+    propose: Callable[[Weights, Any, Any, Context], tuple[Any, Any]]
+    advance: Callable[[Weights, Any, Feedback], Any]
     available: Callable[[Any, Context], Array] | None = None
     narrow: Callable[[int], Drafter] | None = None
     needs_params: bool = False

@@ -124,11 +124,11 @@ def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tupl
     settings = context.history.sampling
 
     def likeliest(logits: Array) -> tuple[Array, Array]:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32), jnp.zeros_like(logits)  # nobody reads this law
+        return rows.argmax(logits), jnp.zeros_like(logits)  # nobody reads this law
 
     def drawn(logits: Array) -> tuple[Array, Array]:
         law = sampling.log_law(logits[:, None], settings)[:, 0]
-        return jnp.argmax(law + noise.draft(index, law.shape[-1]), axis=-1).astype(jnp.int32), law
+        return rows.argmax(law + noise.draft(index, law.shape[-1])), law
 
     token, law = jax.lax.cond(sampling.any_sampled(settings, context.live), drawn, likeliest, logits)
     return token, None if noise.shared else law

@@ -51,7 +51,7 @@ def _surplus(tree: TokenTree, target: Array, joint: Array) -> Array:
     """S_i, float32 [B, N]."""
     p = jnp.exp(target)
     if tree.draft_logits is not None:
-        return jnp.sum(jnp.maximum(joint[..., None] * p - law.draft_probs(tree), 0.0), axis=-1)
+        return jnp.sum(jnp.maximum(joint[..., None] * p - law.draft_probs(tree, p.shape[-1]), 0.0), axis=-1)
     # One-hot q: everything but the drafted token is surplus, and nothing of that token, whose q is 1.
     drafted, _ = law.token_probs(tree, target)
     return joint * (1.0 - jnp.pad(drafted, ((0, 0), (0, 1))))

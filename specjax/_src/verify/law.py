@@ -6,6 +6,7 @@ rejection family.
 
 from __future__ import annotations
 
+import chex
 import jax.numpy as jnp
 
 from specjax._src import rows
@@ -35,19 +36,10 @@ class Plan:
     scale: Array
 
 
-def draft_probs(tree: TokenTree) -> Array:
-    """q after each node, float32 [B, N, V'] with V' = V, or 1 for a one-hot tree (use `residual` for those).
-
-    Rows at which nothing was drafted are 0.
-    """
-    drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
-    return jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
-
-
 def residuals(plan: Plan) -> Array:
     """The law of the next token after each possible number of kept tokens, normalised: float32 [B, N, V]."""
     p = jnp.exp(plan.target)
-    weights = jnp.maximum(plan.scale[..., None] * p - _proposal(plan.tree, p.shape[-1]), 0.0)
+    weights = jnp.maximum(plan.scale[..., None] * p - draft_probs(plan.tree, p.shape[-1]), 0.0)
     return _normalise(weights, p)
 
 
@@ -67,6 +59,7 @@ def residual(plan: Plan, num_accepted: Array) -> Array:
 
 def draw(noise: Noise, plan: Plan) -> Verdict:
     """Draw from the plan: one uniform decides how many tokens are kept, Gumbel noise the next one (both in `noise`)."""
+    chex.assert_equal_shape([plan.num_accepted, plan.scale, plan.tree.tokens])
     cumulative = jnp.cumsum(plan.num_accepted, axis=1)
     possible = plan.num_accepted > 0.0
     # Strict, and only among outcomes of positive probability: a token of target probability 0 never passes, not even
@@ -75,7 +68,7 @@ def draw(noise: Noise, plan: Plan) -> Verdict:
     last_possible = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
     num_accepted = jnp.where(jnp.any(reached, axis=1), jnp.argmax(reached, axis=1), last_possible).astype(jnp.int32)
     law = residual(plan, num_accepted)
-    next_token = jnp.argmax(jnp.log(law) + noise.recover(law.shape[-1]), axis=-1).astype(jnp.int32)
+    next_token = rows.argmax(jnp.log(law) + noise.recover(law.shape[-1]))
     return Verdict(num_accepted, next_token)
 
 
@@ -91,10 +84,11 @@ def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:
     return jnp.where(valid, p, 0.0), jnp.where(valid, q, 0.0)
 
 
-def _proposal(tree: TokenTree, vocab_size: int) -> Array:
-    """q after each node, float32 [B, N, V]; one-hot trees spelled out."""
+def draft_probs(tree: TokenTree, vocab_size: int) -> Array:
+    """q after each node, float32 [B, N, V], one-hot trees spelled out; 0 at nodes below which nothing was drafted."""
     if tree.draft_logits is not None:
-        return draft_probs(tree)
+        drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
+        return jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
     one_hot = (tree.drafted[..., None] == jnp.arange(vocab_size)) & tree.valid[:, 1:, None]
     return jnp.pad(one_hot.astype(jnp.float32), ((0, 0), (0, 1), (0, 0)))
 

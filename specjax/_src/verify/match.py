@@ -38,7 +38,7 @@ def draw(noise: Noise, plan: law.Plan) -> Verdict:
     def visit(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         node, walking, num_accepted, next_token = carry
         scores = jax.lax.dynamic_index_in_dim(target, node, axis=1, keepdims=False)
-        choice = jnp.argmax(scores + noise.target(node, target.shape[-1]), axis=-1).astype(jnp.int32)
+        choice = rows.argmax(scores + noise.target(node, target.shape[-1]))
         next_token = jnp.where(walking, choice, next_token)
         walking &= choice == jax.lax.dynamic_index_in_dim(wanted, node, axis=1, keepdims=False)
         return node + 1, walking, num_accepted + walking.astype(jnp.int32), next_token
@@ -53,7 +53,7 @@ def draw(noise: Noise, plan: law.Plan) -> Verdict:
 
 def greedy(tree: TokenTree, logits: Array) -> Verdict:
     """The same walk at temperature 0, where every choice is known at once: `logits` [B, N, V], no noise."""
-    choice = jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    choice = rows.argmax(logits)
     agrees = (choice[:, :-1] == tree.drafted) & tree.valid[:, 1:]
     num_accepted = jnp.sum(jnp.cumprod(agrees.astype(jnp.int32), axis=1), axis=1)
     return Verdict(num_accepted, rows.take(choice, num_accepted))
