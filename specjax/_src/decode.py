@@ -38,12 +38,13 @@ Step = Callable[[Params, State], tuple[State, Info]]
 def ladder(drafter: Drafter) -> list[Drafter]:
     """The drafter at a few widths, widest first, the null drafter last: work follows the longest live draft.
 
-    Each width is a copy of the round in the compiled program, so there are three at most: all, half, none.
+    Each width is a copy of the round in the compiled program, so there are three at most: all, none, and for a long
+    block the half.
     """
     k = drafter.shape.num_speculative_tokens
     if k == 0:
         return [drafter]
-    halves = [drafter.narrow(k // 2)] if drafter.narrow is not None and k >= 4 else []
+    halves = [drafter.narrow(k // 2)] if drafter.narrow is not None and k >= 8 else []
     return [drafter, *halves, null()]
 
 

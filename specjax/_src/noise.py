@@ -52,7 +52,8 @@ class Noise:
         return gumbel(self._address(RECOVER, 0), vocab_size)
 
     def _address(self, role: int, node: Array | int) -> Array:
-        return fold(fold(fold(self.key, self.length), role), node)
+        # Role and node share one number (a tree has far fewer than 2**16 nodes): each hash is compiled many times.
+        return fold(fold(self.key, self.length), (role << 16) + node)
 
 
 def fold(key: Array, data: Array | int) -> Array:

@@ -1,0 +1,56 @@
+"""What a checkpoint folder holds.
+
+    NAME/params/          Orbax (StandardCheckpointer): nested dicts with string keys
+    NAME/tokenizer.json   as `tokenizers.Tokenizer.save` writes it
+    NAME/specjax.json     format, version, family, resolved config, dtype, eos ids, free metadata; written last
+
+A folder without `specjax.json` is no checkpoint. Folders are made under another name and renamed when complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+PARAMS, TOKENIZER, MANIFEST = "params", "tokenizer.json", "specjax.json"
+FORMAT, VERSION = "specjax", 1
+FAMILIES = ("decoder",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """The JSON beside the weights.
+
+    Attributes:
+      family: which module the config belongs to; one of `FAMILIES`.
+      config: every resolved switch of that module.
+      dtype: name of the dtype of all stored weights.
+      eos_ids: ids that end a text.
+      metadata: whatever the writer wants to keep (training figures, sources).
+    """
+
+    family: str
+    config: dict[str, Any]
+    dtype: str
+    eos_ids: tuple[int, ...] = ()
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def write(self, folder: pathlib.Path) -> None:
+        """Write `specjax.json`."""
+        body = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        (folder / MANIFEST).write_text(json.dumps(body, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: pathlib.Path) -> Manifest:
+        """Read `specjax.json`. Raises ValueError if it is missing, or of another format, version or family."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} (a save that was cut off has none)")
+        body = json.loads(path.read_text())
+        if (body.pop("format", None), body.pop("version", None)) != (FORMAT, VERSION):
+            raise ValueError(f"{path} is not of format {FORMAT!r} version {VERSION}")
+        if body["family"] not in FAMILIES:
+            raise ValueError(f"{path} names the family {body['family']!r}; this version knows {', '.join(FAMILIES)}")
+        return cls(**{**body, "eos_ids": tuple(body["eos_ids"])})

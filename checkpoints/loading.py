@@ -1,0 +1,149 @@
+"""Reading a checkpoint folder, after every tensor has been compared with what the model expects."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from flax import nnx
+from jax.sharding import SingleDeviceSharding
+from tokenizers import Tokenizer
+
+from specjax._src.types import Model
+from specjax.checkpoints.embedded import embedded_names, embedded_path
+from specjax.checkpoints.layout import PARAMS, TOKENIZER, Manifest
+from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
+
+Path = tuple[str, ...]
+Shape = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run.
+
+    Attributes:
+      model: the three functions that `specjax.generate` takes.
+      params: its weights, nested dicts of arrays.
+      tokenizer: text to ids and back; it puts the begin-of-text id in front if the model wants one.
+      config: of the decoder.
+      eos_ids: ids that end a text.
+      metadata: what was saved beside the weights.
+    """
+
+    model: Model
+    params: Any
+    tokenizer: Tokenizer
+    config: DecoderConfig
+    eos_ids: tuple[int, ...]
+    metadata: dict[str, Any]
+
+
+def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel:
+    """Load a checkpoint folder, or an embedded checkpoint by its name.
+
+    Args:
+      path_or_name: one of `embedded_names()`, or a folder that `save` made (`./tiny-python` for a folder of that name).
+      dtype: of weights, arithmetic and cache. None keeps the stored dtype, except that bfloat16 becomes float32 on CPU,
+        where bfloat16 products are an order of magnitude slower and float32 holds every bfloat16 value exactly.
+
+    Returns:
+      `LoadedModel`.
+
+    Raises:
+      ValueError: if there is no such name or folder, or tensors are missing, unknown or of another shape or dtype than
+        the config says; each is named. Nothing is ever filled in.
+    """
+    folder = _find(path_or_name)
+    manifest = Manifest.read(folder)
+    config = DecoderConfig.from_dict(manifest.config)
+    stored = jnp.dtype(manifest.dtype)
+    if dtype is None:
+        dtype = jnp.float32 if stored == jnp.bfloat16 and jax.default_backend() == "cpu" else stored
+    module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype)))
+    model, expected = from_nnx(module)
+    found = _stored_tensors(folder)
+    shapes = _flat(expected)
+    padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
+    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, stored, padded)
+    params = _restore(folder, found)
+    # Rows past the real vocabulary are padding for alignment: no token may come from them.
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf, want: leaf[tuple(slice(0, n) for n in want.shape)].astype(dtype), params, expected
+    )
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata)
+
+
+def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
+    """Refuse a draft that reads ids otherwise than its target.
+
+    Raises:
+      ValueError: naming the first id that the two tokenizers give to different texts, or, where all ids agree, saying
+        that they cut text differently.
+    """
+    first, second = (
+        {i: token for token, i in m.tokenizer.get_vocab(with_added_tokens=True).items()} for m in (target, draft)
+    )
+    for i in sorted(first.keys() | second.keys()):
+        if first.get(i) != second.get(i):
+            raise ValueError(
+                f"target and draft have different tokenizers: id {i} is {first.get(i)!r} for the target and "
+                f"{second.get(i)!r} for the draft; choose a draft trained with the target's tokenizer"
+            )
+    if target.tokenizer.to_str() != draft.tokenizer.to_str():
+        raise ValueError("target and draft share a vocabulary but cut text differently (merges or pre-tokenizer)")
+
+
+def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
+    if path_or_name in embedded_names():
+        return embedded_path(str(path_or_name))
+    folder = pathlib.Path(path_or_name)
+    if not folder.is_dir():
+        raise ValueError(
+            f"no checkpoint {os.fspath(path_or_name)!r}: it is neither a folder nor one of the embedded models "
+            f"({', '.join(embedded_names())})"
+        )
+    return folder.absolute()
+
+
+def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {path: leaf for key, value in tree.items() for path, leaf in _flat(value, (*prefix, str(key))).items()}
+
+
+def _stored_tensors(folder: pathlib.Path) -> Any:
+    with ocp.StandardCheckpointer() as reader:
+        tree = reader.metadata(folder / PARAMS).item_metadata.tree
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(jax.devices()[0])), tree
+    )
+
+
+def _compare(
+    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, dtype: Any, padded: dict[Path, int]
+) -> None:
+    flat = _flat(found)
+    problems = [f"missing {'.'.join(p)} {expected[p]}" for p in sorted(expected.keys() - flat.keys())]
+    problems += [f"unexpected {'.'.join(p)} {flat[p].shape}" for p in sorted(flat.keys() - expected.keys())]
+    for path in sorted(expected.keys() & flat.keys()):
+        want, got = list(expected[path]), list(flat[path].shape)
+        if path in padded and len(got) == len(want) and got[padded[path]] > want[padded[path]]:
+            got[padded[path]] = want[padded[path]]
+        if got != want:
+            problems.append(f"{'.'.join(path)} has shape {flat[path].shape}, the config says {expected[path]}")
+        elif flat[path].dtype != dtype:
+            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {dtype}")
+    if problems:
+        raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
+
+
+def _restore(folder: pathlib.Path, abstract: Any) -> Any:
+    with ocp.StandardCheckpointer() as reader:
+        return reader.restore(folder / PARAMS, abstract)

@@ -1,0 +1,85 @@
+"""From a flax module to the three functions of `specjax.Model`; the weights always stay an argument."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx
+
+from specjax._src import cache as kv
+from specjax._src.types import Array, Attend, Cache, Model, Output, Weights
+
+Path = tuple[Any, ...]
+Leaves = tuple[tuple[Path, jax.ShapeDtypeStruct], ...]
+
+
+def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
+    """Split an nnx module into `(model, params)`.
+
+    The module must offer `module.init_cache(batch, capacity)`, which reads no weights, and be callable as
+    `module(tokens, cache, attend)`, giving `specjax.Output`. If it has a method `commit(pending, path, base, num)` that
+    is used; otherwise its pending value must be a cache of the layout of `specjax._src.cache` (a tuple of layers of `k`
+    and `v`, each [B, K, S, d]).
+
+    Equal structures give the same `Model` object, so a program compiled for one set of weights serves another.
+
+    Args:
+      module: may be abstract (from `nnx.eval_shape`); then the params are `jax.ShapeDtypeStruct`s.
+
+    Returns:
+      The model, and the weights as nested dicts with string keys and array leaves.
+
+    Raises:
+      ValueError: if the module lacks `init_cache`, or holds variables other than `nnx.Param` (dropout keys, batch
+        statistics), which this interface cannot carry.
+    """
+    if not callable(getattr(module, "init_cache", None)):
+        raise ValueError(f"{type(module).__name__} has no init_cache(batch, capacity); see specjax.models.from_nnx")
+    graphdef, weights, rest = nnx.split(module, nnx.Param, ...)
+    if rest:
+        names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(rest)]
+        raise ValueError(f"{type(module).__name__} holds variables that are no nnx.Param: {', '.join(names)}")
+    flat = [(path, leaf.get_value()) for path, leaf in nnx.to_flat_state(weights)]
+    leaves = tuple((path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)) for path, leaf in flat)
+    return _nnx_model(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
+
+
+def axis_names(module: nnx.Module) -> Tree:
+    """The logical axis names of each weight (`out_sharding` of its `nnx.Param`), in the shape of `from_nnx`'s params.
+
+    A weight without names gets an empty tuple. Map the names to mesh axes to make a `PartitionSpec`.
+    """
+    weights = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    return _nest({tuple(map(str, p)): tuple(w.get_metadata("out_sharding", None) or ()) for p, w in weights})
+
+
+@functools.lru_cache(maxsize=64)
+def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves) -> Model:
+    def rebuild(params: Weights) -> Any:
+        return nnx.merge(graphdef, nnx.State(_nest({path: _lookup(params, path) for path, _ in leaves})))
+
+    # `init_cache` has no weights to work with, and needs none.
+    skeleton = nnx.merge(graphdef, nnx.State(_nest(dict(leaves))))
+
+    def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
+        return rebuild(params)(tokens, cache, attend)
+
+    return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
+
+
+def _lookup(params: Weights, path: Path) -> Any:
+    for key in path:
+        params = params[str(key)]
+    return params
+
+
+def _nest(flat: dict[Path, Any]) -> dict[Any, Any]:
+    tree: dict[Any, Any] = {}
+    for path, leaf in flat.items():
+        node = tree
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = leaf
+    return tree

@@ -1,0 +1,61 @@
+"""Where and with what a benchmark ran, and how its record is kept."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+from typing import Any
+
+import jax
+
+import specjax
+
+PACKAGES = ("jax", "jaxlib", "flax", "numpy")
+
+
+def environment(command: str) -> dict[str, Any]:
+    """Versions, device, command and flags."""
+    device = jax.devices()[0]
+    return {
+        "command": command,
+        "specjax": specjax.__version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        "platform": device.platform,
+        "device": device.device_kind,
+        "processor": _processor(),
+        "cpu_count": os.cpu_count(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def write(result: dict[str, Any], path: pathlib.Path) -> None:
+    """Write as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(_rounded(result), indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _rounded(value: Any) -> Any:
+    """Floats with six digits: more is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def _processor() -> str:
+    """The CPU's own name where the system tells it."""
+    info = pathlib.Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,80 @@
+"""The table a person reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print what was measured; every number is a median of the same process."""
+    environment, settings, plain = result["environment"], result["settings"], result["plain"]
+    console.print(f"{environment['command']}\n{environment['platform']}, {environment['processor']}, jax "
+                  f"{environment['jax']}; medians of {settings['repeats']}, taken in turns")
+    for role in ("target", "draft"):
+        console.print(f"{role}: {result[role]['name']}, {result[role]['parameters'] / 1e6:.2f} M parameters, "
+                      f"{result[role]['bytes'] / 1e6:.1f} MB")
+    table = Table(show_header=True, header_style="bold")
+    table.add_column("")
+    table.add_column("plain", justify="right")
+    for deep in result["speculative"]:
+        table.add_column(f"k = {deep['k']}", justify="right")
+    for label, key, form in ROWS:
+        cells = [_cell(column, key, form) for column in (plain, *result["speculative"])]
+        if any(cells):
+            table.add_row(label, *cells)
+    console.print(table)
+    rates = ", ".join(f"{name} {rate / 1e9:.1f}" for name, rate in result["bytes_per_second"].items())
+    console.print(f"memory bandwidth in GB/s: {rates}; reading all weights once: {_ms(plain['reading_weights'])}; "
+                  f"a plain step takes {plain['step_over_reading_weights']:.2f} of that")
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _seconds(values: dict[str, float]) -> str:
+    return " + ".join(f"{value:.1f}" for value in values.values()) + " s"
+
+
+def _said(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _cell(column: dict[str, Any], key: str, form: Any) -> str:
+    return form(column[key]) if key in column else ""
+
+
+ROWS = (
+    ("tokens per second", "tokens_per_second", _rate),
+    ("mean accepted length", "mean_accepted_length", _number),
+    ("speed-up, measured", "measured_speedup", _number),
+    ("speed-up, predicted", "predicted_speedup", _number),
+    ("texts equal to plain", "text_equals_plain", _said),
+    ("step", "step", _ms),
+    ("draft step", "draft_step", _ms),
+    ("draft step without head", "draft_feed", _ms),
+    ("verify pass, k + 1 rows", "verify", _ms),
+    ("c = draft step / one-row pass", "c", _number),
+    ("v = verify / one-row pass", "v", _number),
+    ("round", "round", _ms),
+    ("round / its parts alone", "round_over_parts", _number),
+    ("sampled / greedy step", "sampled_over_greedy_step", _number),
+    ("sampled / greedy round", "sampled_over_greedy_round", _number),
+    ("temporary memory / arguments", "temporary_over_arguments", _percent),
+    ("compile time (loop, whole)", "compile_seconds", _seconds),
+)

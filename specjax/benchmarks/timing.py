@@ -1,0 +1,75 @@
+"""Clocks: everything waits for its result, short steps run many times inside one program, turns are taken."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+LEAST_SECONDS = 0.05  # a timed call is at least so long, so that dispatch and the clock do not count
+Timed = Callable[[], float]
+
+
+class Program:
+    """A function compiled for its arguments, with what compiling cost and what it needs.
+
+    Attributes:
+      compile_seconds: tracing, lowering and compiling.
+      temporary_bytes: memory it needs beside its arguments and results, by XLA's own analysis.
+      argument_bytes: size of the arguments. Both are 0 on a device that does not say.
+    """
+
+    def __init__(self, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = (),
+                 static: tuple[int, ...] = ()) -> None:
+        """Compile `function(*args)`; the arguments at `static` are constants, those at `donate` are consumed."""
+        began = time.perf_counter()
+        self._compiled = jax.jit(function, donate_argnums=donate, static_argnums=static).lower(*args).compile()
+        self.compile_seconds = time.perf_counter() - began
+        memory = self._compiled.memory_analysis()
+        self.temporary_bytes = 0 if memory is None else int(memory.temp_size_in_bytes)
+        self.argument_bytes = 0 if memory is None else int(memory.argument_size_in_bytes)
+
+    def __call__(self, *args: Any) -> tuple[Any, float]:
+        """The result, ready, and the seconds it took. `args` are those that are not static."""
+        began = time.perf_counter()
+        result = jax.block_until_ready(self._compiled(*args))
+        return result, time.perf_counter() - began
+
+
+class Repeated:
+    """A step repeated inside one program; a call gives the seconds of one step.
+
+    `step(fixed, carry) -> carry` must feed on its own result, or the compiler would take it out of the loop.
+    """
+
+    def __init__(self, step: Callable[[Any, Any], Any], fixed: Any, carry: Any) -> None:
+        """Compile the loop and choose how often it turns."""
+
+        def loop(fixed: Any, carry: Any, count: Any) -> Any:
+            return jax.lax.fori_loop(0, count, lambda _, carry: step(fixed, carry), carry)
+
+        self._fixed = fixed
+        self._carry = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), carry))
+        self.program = Program(loop, fixed, self._carry, 1, donate=(1,))
+        self.count = 1
+        self()
+        self.count = min(1000, max(1, math.ceil(LEAST_SECONDS / self())))
+
+    def __call__(self) -> float:
+        """Seconds of one step."""
+        self._carry, seconds = self.program(self._fixed, self._carry, self.count)
+        return seconds / self.count
+
+
+def in_turns(things: dict[str, Timed], repeats: int) -> dict[str, list[float]]:
+    """Time each thing `repeats` times, in turns (A B A B), after one call of each that does not count."""
+    for thing in things.values():
+        thing()
+    seconds: dict[str, list[float]] = {name: [] for name in things}
+    for _ in range(repeats):
+        for name, thing in things.items():
+            seconds[name].append(thing())
+    return seconds

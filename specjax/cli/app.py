@@ -1,0 +1,167 @@
+"""Commands and their options; what they need is imported when they run, so that `--help` and `--version` are quick."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import pathlib
+import shlex
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+import specjax
+
+app = typer.Typer(
+    name="specjax",
+    help="Exact speculative decoding in JAX.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class DrafterName(enum.StrEnum):
+    """Who proposes."""
+
+    MODEL = "model"
+    NGRAM = "ngram"
+    NONE = "none"
+
+
+class VerifierName(enum.StrEnum):
+    """Which rule keeps the proposals; `auto` is block verification for a draft model, match for look-up."""
+
+    AUTO = "auto"
+    MATCH = "match"
+    REJECTION = "rejection"
+    BLOCK = "block"
+
+
+Target = Annotated[str, typer.Option(help="Target model: a name or a checkpoint folder.")]
+Draft = Annotated[
+    str | None, typer.Option(help="Draft model: a name or a folder. Default: the one made for the target.")
+]
+DrafterOption = Annotated[
+    DrafterName, typer.Option(help="Who proposes: a draft model, look-up in the text so far, or nobody (plain).")
+]
+VerifierOption = Annotated[VerifierName, typer.Option(help="Which rule keeps the proposals; all of them are exact.")]
+MaxNewTokens = Annotated[int, typer.Option(min=1, help="The most tokens to write.")]
+Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
+TopP = Annotated[float, typer.Option(help="Keep the smallest set of tokens of this mass.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers; used where temperature > 0.")]
+
+
+def main() -> None:
+    """Entry point of the `specjax` command."""
+    app(prog_name="specjax")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"specjax {specjax.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Exact speculative decoding in JAX."""
+    del version  # its callback has acted
+
+
+def user_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """Show what a user can mend as one message with exit code 2; everything else keeps its traceback."""
+
+    @functools.wraps(command)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except (ValueError, OSError) as error:
+            if isinstance(error, ValueError) and not _said_by_us(error):
+                raise
+            typer.secho(f"specjax: error: {error}", err=True, fg=typer.colors.RED)
+            raise typer.Exit(2) from None
+
+    return guarded
+
+
+def _said_by_us(error: BaseException) -> bool:
+    """Whether the message was written here for users, not in the depths of another library."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "specjax"
+
+
+@app.command()
+@user_errors
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    target: Target = "tiny-python",
+    draft: Draft = None,
+    drafter: DrafterOption = DrafterName.MODEL,
+    verifier: VerifierOption = VerifierName.AUTO,
+    num_speculative_tokens: Annotated[
+        int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed in a round.")
+    ] = 5,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
+    min_p: Annotated[float, typer.Option(help="Keep tokens of this share of the largest probability.")] = 0.0,
+    seed: Seed = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly, and print the ratio.")] = False,
+) -> None:
+    """Write a continuation of PROMPT, then say how the rounds went."""
+    from specjax.cli import pairs, writing
+
+    pair = pairs.load_pair(target, draft, drafter)
+    job = pairs.make_job(
+        pair, prompt, drafter=drafter, verifier=verifier, num_speculative_tokens=num_speculative_tokens,
+        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
+    writing.write(pair.target.tokenizer, prompt, job, compare=compare)
+
+
+@app.command()
+@user_errors
+def bench(
+    prompts: Annotated[
+        pathlib.Path | None,
+        typer.Option(help='JSONL with lines {"question_id", "category", "turns": [...]}. Default: function headers.'),
+    ] = None,
+    target: Target = "tiny-python",
+    draft: Draft = None,
+    random: Annotated[
+        str | None, typer.Option(help="Measure random weights of this shape instead (llama-0.5b), V = 151936.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="With --random: so many layers only.")] = None,
+    num_speculative_tokens: Annotated[
+        str, typer.Option("--num-speculative-tokens", "-k", help="One or more k, such as 3,5,7.")
+    ] = "5",
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    seed: Seed = 0,
+    max_new_tokens: MaxNewTokens = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each thing is measured; medians are reported.")] = 11,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first prompts.")] = None,
+    json: Annotated[pathlib.Path | None, typer.Option(help="Write everything measured to this file.")] = None,
+) -> None:
+    """Measure plain and speculative decoding in one process, interleaved, and compare with what theory predicts."""
+    from specjax.benchmarks import run
+    from specjax.cli import pairs
+
+    settings = run.Settings(
+        depths=pairs.parse_depths(num_speculative_tokens), temperature=temperature, top_p=top_p, seed=seed,
+        max_new_tokens=max_new_tokens, repeats=repeats)
+    if random is not None:
+        subject = pairs.random_subject(random, layers)
+    else:
+        if layers is not None:
+            raise ValueError("--layers goes with --random only: a checkpoint has the layers it has")
+        subject = pairs.bench_subject(pairs.load_pair(target, draft, DrafterName.MODEL), prompts, limit)
+    run.bench(subject, settings, command="specjax " + shlex.join(sys.argv[1:]), out=json)

@@ -1,0 +1,161 @@
+"""Negative controls: mistakes that were made in public, each as a drafter or verifier that runs. All are biased.
+
+A test suite for speculative decoding is worth something only if it fails these. `CONTROLS` names them; each builds the
+`(Drafter, Verifier)` of one mistake from a draft model. Never decode with them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import rows
+from specjax._src.draft.model import from_model
+from specjax._src.noise import ACCEPT, RECOVER, Noise, fold, gumbel
+from specjax._src.tree import TokenTree
+from specjax._src.types import Array, Context, Drafter, Model, Verdict, Verifier
+from specjax._src.verify import block as blocks
+from specjax._src.verify import law, rejection
+
+Pair = tuple[Drafter, Verifier]
+
+
+def argmax_draft(model: Model, num_speculative_tokens: int) -> Pair:
+    """The draft takes its likeliest token, and the test uses its softmax as q (bug log A1, A7, X4)."""
+
+    def silent(params: Any, noise: Noise, state: Any, context: Context, propose: Any) -> Any:
+        return propose(params, _Silent(noise.key, noise.length, noise.shared), state, context)
+
+    return _with_propose(model, num_speculative_tokens, silent), rejection.rejection()
+
+
+def unwarped_q(model: Model, num_speculative_tokens: int) -> Pair:
+    """The draft draws at the request's temperature, and q is reported at temperature 1."""
+
+    def unwarp(params: Any, noise: Noise, state: Any, context: Context, propose: Any) -> Any:
+        tree, state = propose(params, noise, state, context)
+        temperature = context.history.sampling.temperature[:, None, None]
+        plain = jax.nn.log_softmax(jnp.where(temperature > 0, tree.draft_logits * temperature, tree.draft_logits))
+        return replace(tree, draft_logits=plain), state
+
+    return _with_propose(model, num_speculative_tokens, unwarp), rejection.rejection()
+
+
+def resample_from_p(model: Model, num_speculative_tokens: int) -> Pair:
+    """After a refusal the next token is drawn from p instead of the residual (bug log 4.2)."""
+
+    def plan(tree: TokenTree, target: Array) -> law.Plan:
+        right = rejection.plan(tree, target)
+        return replace(right, tree=replace(tree, draft_logits=jnp.full_like(tree.draft_logits, -jnp.inf)))
+
+    return from_model(model, num_speculative_tokens), _verifier("resample_from_p", plan)
+
+
+def reused_draft_noise(model: Model, num_speculative_tokens: int) -> Pair:
+    """The Gumbel noise that drew the draft draws the recovered token too: one key used twice."""
+
+    def draw(noise: Noise, plan: law.Plan) -> Verdict:
+        verdict = law.draw(noise, plan)
+        after = law.residual(plan, verdict.num_accepted)
+        every = jnp.stack([noise.draft(node, after.shape[-1]) for node in range(plan.target.shape[1])], axis=1)
+        own = jnp.argmax(jnp.log(after) + rows.take(every, verdict.num_accepted), axis=-1)
+        return replace(verdict, next_token=own.astype(jnp.int32))
+
+    return from_model(model, num_speculative_tokens), _verifier("reused_draft_noise", rejection.plan, draw)
+
+
+def block_by_position(model: Model, num_speculative_tokens: int) -> Pair:
+    """Block verification with numbers keyed by absolute position: it looks at later ones, then meets them again."""
+
+    def draw(noise: Noise, plan: law.Plan) -> Verdict:
+        nodes = plan.target.shape[1]
+        uniforms = jnp.stack([_uniform(noise, node) for node in range(nodes)], axis=1)
+        # The plan holds prod_{j > n} (1 - h_j) h_n; the paper tests h_n against a number of its own for each n.
+        tail = jnp.cumsum(plan.num_accepted[:, ::-1], axis=1)[:, ::-1]
+        not_later = jnp.maximum(1.0 - jnp.pad(tail[:, 1:], ((0, 0), (0, 1))), 1e-30)
+        stop = plan.num_accepted / not_later
+        passed = (uniforms < stop).at[:, 0].set(True)
+        kept = (nodes - 1 - jnp.argmax(passed[:, ::-1], axis=1)).astype(jnp.int32)
+        after = law.residual(plan, kept)
+        own = jnp.argmax(jnp.log(after) + _gumbel_at(noise, kept, after.shape[-1]), axis=-1)
+        return Verdict(kept, own.astype(jnp.int32))
+
+    return from_model(model, num_speculative_tokens), _verifier("block_by_position", blocks.plan, draw)
+
+
+def stale_q(model: Model, num_speculative_tokens: int) -> Pair:
+    """At the first undrafted depth q is left standing, so that the bonus token comes from a residual.
+
+    To be seen, some rows must draft fewer tokens than the tree has room for.
+    """
+
+    def plan(tree: TokenTree, target: Array) -> law.Plan:
+        right = rejection.plan(tree, target)
+        return replace(right, tree=replace(tree, valid=jnp.ones_like(tree.valid)))
+
+    return from_model(model, num_speculative_tokens), _verifier("stale_q", plan)
+
+
+def batch_minimum(model: Model, num_speculative_tokens: int) -> Pair:
+    """All rows advance by the fewest accepted tokens of a pair, and draw from their residual there (bug log X5)."""
+
+    def draw(noise: Noise, plan: law.Plan) -> Verdict:
+        kept = law.draw(noise, plan).num_accepted
+        kept = jnp.minimum(kept, jnp.roll(kept, 1))  # two rows suffice to be wrong
+        after = law.residual(plan, kept)
+        own = jnp.argmax(jnp.log(after) + noise.recover(after.shape[-1]), axis=-1)
+        return Verdict(kept, own.astype(jnp.int32))
+
+    return from_model(model, num_speculative_tokens), _verifier("batch_minimum", rejection.plan, draw)
+
+
+def dropped_after_seen(model: Model, num_speculative_tokens: int) -> Pair:
+    """A drawn token of low q is dropped together with all after it: the stopping rule has looked at it."""
+
+    def drop(params: Any, noise: Noise, state: Any, context: Context, propose: Any) -> Any:
+        tree, state = propose(params, noise, state, context)
+        q = jnp.exp(jnp.take_along_axis(tree.draft_logits[:, :-1], tree.drafted[..., None], axis=-1)[..., 0])
+        sure = jnp.cumprod(q > 0.35, axis=1).astype(bool)
+        return replace(tree, valid=tree.valid & jnp.pad(sure, ((0, 0), (1, 0)), constant_values=True)), state
+
+    return _with_propose(model, num_speculative_tokens, drop), rejection.rejection()
+
+
+CONTROLS: dict[str, Callable[[Model, int], Pair]] = {
+    build.__name__: functools.cache(build)
+    for build in (argmax_draft, unwarped_q, resample_from_p, reused_draft_noise, block_by_position, stale_q,
+                  batch_minimum, dropped_after_seen)
+}
+"""Name of each mistake to `(draft model, num_speculative_tokens) -> (Drafter, Verifier)`."""
+
+
+class _Silent(Noise):
+    """Noise that is always 0: whoever draws with it takes the likeliest token."""
+
+    def draft(self, node: Array | int, vocab_size: int) -> Array:
+        return jnp.zeros((self.length.shape[0], vocab_size), jnp.float32)
+
+
+def _with_propose(model: Model, num_speculative_tokens: int, change: Callable[..., Any]) -> Drafter:
+    """The model drafter with `change` around its `propose`, at one width."""
+    drafter = from_model(model, num_speculative_tokens)
+    return drafter._replace(name=f"{drafter.name} with a mistake", narrow=None,
+                            propose=lambda *args: change(*args, drafter.propose))
+
+
+def _verifier(name: str, plan: Callable[..., Any], draw: Callable[..., Any] = law.draw) -> Verifier:
+    return Verifier(name, plan, draw, shared_noise=False, needs_draft_logits=True)
+
+
+def _uniform(noise: Noise, node: int) -> Array:
+    key = fold(fold(noise.key, ACCEPT), noise.length + node)
+    return jax.vmap(lambda one: jax.random.uniform(one, (), jnp.float32))(key)
+
+
+def _gumbel_at(noise: Noise, node: Array, vocab_size: int) -> Array:
+    return gumbel(fold(fold(noise.key, RECOVER), noise.length + node), vocab_size)

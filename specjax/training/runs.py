@@ -1,0 +1,68 @@
+"""A run's folder: Orbax checkpoints of the whole training state to resume from, and a log with one JSON line per step."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+Counters = dict[str, Any]
+
+
+class RunFolder:
+    """Saves every `save_seconds`, keeps the last two, prints a line every `print_seconds`."""
+
+    def __init__(self, path: pathlib.Path, save_seconds: float = 240.0, print_seconds: float = 15.0) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+        self._manager = ocp.CheckpointManager((path / "state").absolute(), options=options)
+        self._log = (path / "log.jsonl").open("a", buffering=1)
+        self._save_seconds, self._print_seconds = save_seconds, print_seconds
+        self._saved = self._printed = time.monotonic()
+        self.steps_here = 0
+
+    def resume(self, state: Any, counters: Counters) -> tuple[Any, Counters]:
+        """The last saved state (any pytree like `state`) and counters, or the given ones if nothing was saved."""
+        latest = self._manager.latest_step()
+        if latest is None:
+            return state, counters
+        leaves, treedef = jax.tree.flatten(state)
+        abstract = _numbered([jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding) for x in leaves])
+        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), counters=ocp.args.JsonRestore())
+        restored = self._manager.restore(latest, args=items)
+        print(f"resumed at step {latest}", flush=True)
+        return treedef.unflatten([restored.state[k] for k in abstract]), restored.counters
+
+    def save(self, state: Any, counters: Counters) -> None:
+        """Save now and wait until it is on disk."""
+        if self._manager.latest_step() == counters["step"]:
+            return
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(_numbered(jax.tree.leaves(state))), counters=ocp.args.JsonSave(counters)
+        )
+        self._manager.save(counters["step"], args=items)
+        self._manager.wait_until_finished()
+        self._saved = time.monotonic()
+
+    def maybe_save(self, state: Any, counters: Counters) -> None:
+        """Save if the last save is long ago."""
+        if time.monotonic() - self._saved > self._save_seconds:
+            self.save(state, counters)
+
+    def log(self, entry: Counters) -> None:
+        """Append a JSON line; print it now and then."""
+        self.steps_here += 1
+        line = json.dumps(entry)
+        self._log.write(line + "\n")
+        if time.monotonic() - self._printed > self._print_seconds:
+            print(line, flush=True)
+            self._printed = time.monotonic()
+
+
+def _numbered(leaves: list[Any]) -> dict[str, Any]:
+    # Optimiser states are nested tuples with empty nodes, which Orbax would rebuild as other containers.
+    return {f"{i:04d}": leaf for i, leaf in enumerate(leaves)}
