@@ -47,7 +47,7 @@ class Manifest:
         """Read `specjax.json`. Raises ValueError if it is missing, or of another format, version or family."""
         path = folder / MANIFEST
         if not path.is_file():
-            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} (a save that was cut off has none)")
+            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} (an unfinished save has none)")
         body = json.loads(path.read_text())
         if (body.pop("format", None), body.pop("version", None)) != (FORMAT, VERSION):
             raise ValueError(f"{path} is not of format {FORMAT!r} version {VERSION}")

@@ -1,4 +1,10 @@
-"""From a flax module to the three functions of `specjax.Model`; the weights always stay an argument."""
+"""From a flax module to the three functions of `specjax.Model`; the weights always stay an argument.
+
+Both kinds of module follow one calling convention: `init_cache(batch, capacity)` reads no weights and gives an empty
+cache; the call `(tokens int32 [B, T], cache, attend)` gives `specjax.Output`; an optional method
+`commit(pending, path, base, num)` is used if there is one, otherwise `pending` must be a cache of the layout of
+`specjax.cache` (a tuple of layers of `k` and `v`, each [B, K, S, d]).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import functools
 from typing import Any
 
 import jax
-from flax import nnx
+from flax import linen, nnx
 
 from specjax._src import cache as kv
 from specjax._src.types import Array, Attend, Cache, Model, Output, Weights
@@ -17,11 +23,6 @@ Leaves = tuple[tuple[Path, jax.ShapeDtypeStruct], ...]
 
 def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
     """Split an nnx module into `(model, params)`.
-
-    The module must offer `module.init_cache(batch, capacity)`, which reads no weights, and be callable as
-    `module(tokens, cache, attend)`, giving `specjax.Output`. If it has a method `commit(pending, path, base, num)` that
-    is used; otherwise its pending value must be a cache of the layout of `specjax._src.cache` (a tuple of layers of `k`
-    and `v`, each [B, K, S, d]).
 
     Equal structures give the same `Model` object, so a program compiled for one set of weights serves another.
 
@@ -46,7 +47,34 @@ def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
     return _nnx_model(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
 
 
-def axis_names(module: nnx.Module) -> Tree:
+def from_linen(module: linen.Module, variables: Weights) -> tuple[Model, Weights]:
+    """A linen module and its variables as `(model, params)`.
+
+    Equal modules give the same `Model` object. `init_cache` and `commit` must be plain methods that use the module's
+    fields only, because they are called outside `apply`.
+
+    Args:
+      module: unbound, as it was constructed.
+      variables: from `module.init`; `params`, and other collections that inference only reads.
+
+    Returns:
+      The model, and the variables without partitioning boxes.
+
+    Raises:
+      ValueError: if the module lacks `init_cache`, or the variables lack `params` or have a collection `cache`: linen's
+        own cache is mutable state, and would not be written.
+    """
+    if not callable(getattr(module, "init_cache", None)):
+        raise ValueError(f"{type(module).__name__} has no init_cache(batch, capacity); see specjax.models.from_linen")
+    if "params" not in variables or "cache" in variables:
+        raise ValueError(
+            f"from_linen takes variables with a collection 'params' and without 'cache', got {sorted(variables)}; the "
+            "cache is an argument and a result of the call"
+        )
+    return _linen_model(module), linen.meta.unbox(variables)
+
+
+def axis_names(module: nnx.Module) -> Weights:
     """The logical axis names of each weight (`out_sharding` of its `nnx.Param`), in the shape of `from_nnx`'s params.
 
     A weight without names gets an empty tuple. Map the names to mesh axes to make a `PartitionSpec`.
@@ -67,6 +95,14 @@ def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves) -> Model:
         return rebuild(params)(tokens, cache, attend)
 
     return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
+
+
+@functools.lru_cache(maxsize=64)
+def _linen_model(module: Any) -> Model:
+    def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
+        return module.apply(params, tokens, cache, attend)
+
+    return Model(module.init_cache, apply, getattr(module, "commit", kv.commit))
 
 
 def _lookup(params: Weights, path: Path) -> Any:

@@ -1,7 +1,7 @@
 """A Llama-type decoder in flax.nnx: pre-norm RMSNorm, rotary positions, grouped-query attention, gated MLP.
 
-Layers are unrolled. Kernels are stored `[in, out]` with the heads split (`[D, H, d]`, `[H, d, D]`), so that every axis a
-mesh may split is an axis of the array; `nnx.get_partition_spec` reads the logical names given here once per array:
+Layers are unrolled. Kernels are stored `[in, out]` with the heads split (`[D, H, d]`, `[H, d, D]`), so that every axis
+that a mesh may split is an axis of the array. Logical names are given once per array, and `axis_names` reads them:
 `vocab`, `embed`, `heads`, `kv_heads`, `head_dim`, `mlp`.
 """
 
@@ -147,6 +147,7 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32) -> None:
         """Draw random weights of `dtype`, in which the arithmetic and the cache are kept too."""
+        dtype = jnp.dtype(dtype)  # one spelling, so that equal modules compare equal
         self.config = config
         self.dtype = dtype
         shape, names = (config.vocab_size, config.hidden_size), ("vocab", "embed")

@@ -11,9 +11,12 @@ Two families, by verifier:
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 
+from specjax._src import rows
 from specjax._src.types import Array, pytree, static
 
 DRAFT, ACCEPT, RECOVER = 0, 1, 2
@@ -33,37 +36,64 @@ class Noise:
     length: Array
     shared: bool = static()
 
-    def draft(self, node: Array | int, vocab_size: int) -> Array:
-        """Gumbel noise [B, V] with which the child of `node` is drawn by the drafter."""
+    def draw_draft(self, node: Array | int, log_law: Array) -> Array:
+        """The drafter's child of `node`, int32 [B], drawn from the normalised `log_law` [B, V]."""
         if self.shared:
-            return self.target(node, vocab_size)
-        return gumbel(self._address(DRAFT, node), vocab_size)
+            return self.draw_target(node, log_law)
+        return categorical(self._uniforms(DRAFT, node, 2), jnp.exp(log_law))
 
-    def target(self, node: Array | int, vocab_size: int) -> Array:
-        """Gumbel noise [B, V] of the target's own choice after `node` (match family)."""
-        return gumbel(fold(self.key, self.length + node), vocab_size)
+    def draw_target(self, node: Array | int, log_law: Array) -> Array:
+        """The target's own choice after `node` (match family), int32 [B], by Gumbel noise."""
+        return rows.argmax(log_law + self.gumbel(node, log_law.shape[-1]))
+
+    def gumbel(self, node: Array | int, vocab_size: int) -> Array:
+        """Gumbel noise [B, V], float32, of the position after `node` (match family)."""
+        keys = fold(self.key, self.length + node)
+        return jax.vmap(lambda key: jax.random.gumbel(key, (vocab_size,), jnp.float32))(keys)
 
     def accept(self) -> Array:
         """Uniform numbers [B] in [0, 1) that decide how many drafted tokens are kept (rejection family)."""
-        return jax.vmap(lambda key: jax.random.uniform(key, (), jnp.float32))(self._address(ACCEPT, 0))
+        return self._uniforms(ACCEPT, 0, 1)[:, 0]
 
-    def recover(self, vocab_size: int) -> Array:
-        """Gumbel noise [B, V] of the recovered or bonus token (rejection family)."""
-        return gumbel(self._address(RECOVER, 0), vocab_size)
+    def draw_next(self, law: Array) -> Array:
+        """The recovered or bonus token (rejection family), int32 [B], drawn from `law` [B, V]."""
+        return categorical(self._uniforms(RECOVER, 0, 2), law)
 
-    def _address(self, role: int, node: Array | int) -> Array:
+    def _uniforms(self, role: int, node: Array | int, count: int) -> Array:
         # Role and node share one number (a tree has far fewer than 2**16 nodes): each hash is compiled many times.
-        return fold(fold(self.key, self.length), (role << 16) + node)
+        keys = fold(fold(self.key, self.length), (role << 16) + node)
+        return jax.vmap(lambda key: jax.random.uniform(key, (count,), jnp.float32))(keys)
+
+
+def categorical(uniforms: Array, weights: Array) -> Array:
+    """Draw an index for each row in proportion to `weights` float32 [B, V] >= 0, from two `uniforms` [B, 2] in [0, 1).
+
+    The inverse of the cumulative sum in two levels: the first number picks a block of about sqrt(V) tokens, the second
+    a token in it. It takes two random numbers where Gumbel noise takes V, one pass over the weights, and is finer than
+    one float32 number could be, since a rare token is resolved within its block. A weight of 0 is never drawn.
+
+    Returns:
+      int32 [B].
+    """
+    batch, size = weights.shape
+    width = math.isqrt(size - 1) + 1
+    blocks = jnp.pad(weights, ((0, 0), (0, -size % width))).reshape(batch, -1, width)
+    block = _pick(uniforms[:, 0], jnp.sum(blocks, axis=-1))
+    return jnp.minimum(block * width + _pick(uniforms[:, 1], rows.take(blocks, block)), size - 1)
+
+
+def _pick(uniform: Array, weights: Array) -> Array:
+    cumulative = jnp.cumsum(weights, axis=-1)
+    place, possible = jnp.arange(weights.shape[-1], dtype=jnp.int32), weights > 0.0
+    # XLA sums along a tree, so that rounding can let the sum rise at a weight of 0: such entries are no candidates.
+    beyond = possible & (cumulative > uniform[:, None] * cumulative[:, -1:])
+    first = jnp.min(jnp.where(beyond, place, weights.shape[-1]), axis=-1)
+    return jnp.minimum(first, jnp.max(jnp.where(possible, place, 0), axis=-1))
 
 
 def fold(key: Array, data: Array | int) -> Array:
     """`jax.random.fold_in` of each key [B] with its own number ([B] or one for all)."""
     return jax.vmap(jax.random.fold_in)(key, jnp.broadcast_to(jnp.asarray(data, jnp.uint32), key.shape))
-
-
-def gumbel(key: Array, vocab_size: int) -> Array:
-    """Standard Gumbel noise [B, V], float32, one independent row for each key [B]."""
-    return jax.vmap(lambda one: jax.random.gumbel(one, (vocab_size,), jnp.float32))(key)
 
 
 def row_keys(key: Array | None, seed: Array | None, batch: int) -> Array:

@@ -76,7 +76,8 @@ def make_request(
     drafts = most_drafts if num_speculative_tokens is None else num_speculative_tokens
     drafts = _per_row("num_speculative_tokens", drafts, batch, 0, most_drafts, "the drafter's own")
     settings = samplings.by_row(sampling, batch)
-    good = (settings.temperature >= 0.0) & (lengths >= 1) & (lengths <= min(room, width))
+    sane = (settings.temperature >= 0.0) & jnp.isfinite(settings.temperature)
+    good = sane & (lengths >= 1) & (lengths <= min(room, width)) & _known_ids(prompts, lengths, vocab_size)
     settings = _tame(settings)
     return Request(
         prompts, lengths, _keys(key, sampling.seed, batch, num_samples), settings, limits,
@@ -121,6 +122,12 @@ def _prompts(prompts: Any, lengths: Any) -> tuple[Array, Array]:
     return jnp.asarray(prompts, jnp.int32), lengths
 
 
+def _known_ids(prompts: Array, lengths: Array, vocab_size: int | None) -> Array:
+    """Whether all ids of a prompt are tokens of the target: bool [B]."""
+    known = (prompts >= 0) & (True if vocab_size is None else prompts < vocab_size)
+    return jnp.all(known | (jnp.arange(prompts.shape[1]) >= lengths[:, None]), axis=1)
+
+
 def _check_prompts(prompts: Array, lengths: Array, room: int, vocab_size: int | None) -> None:
     if not (_seen(prompts) and _seen(lengths)):
         return
@@ -139,7 +146,7 @@ def _check_prompts(prompts: Array, lengths: Array, room: int, vocab_size: int | 
 
 def _check_sampling(sampling: Sampling, key: Array | None, batch: int, vocab_size: int | None) -> None:
     ranges = {
-        "temperature": (0.0, np.inf), "top_k": (0, np.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
+        "temperature": (0.0, np.finfo(np.float32).max), "top_k": (0, np.inf), "top_p": (0.0, 1.0), "min_p": (0.0, 1.0),
         "repetition_penalty": (np.finfo(np.float32).tiny, np.inf), "presence_penalty": (-np.inf, np.inf),
         "frequency_penalty": (-np.inf, np.inf), "min_new_tokens": (0, np.inf),
     }
@@ -150,6 +157,9 @@ def _check_sampling(sampling: Sampling, key: Array | None, batch: int, vocab_siz
                              f"scalar or [{batch}]")
         if _seen(value) and not np.all((np.asarray(value) >= low) & (np.asarray(value) <= high)):
             raise ValueError(f"sampling.{name} must lie in {low:g} .. {high:g}, got {np.asarray(value)}")
+    if np.shape(sampling.seed) not in ((), (batch,)):
+        raise ValueError(f"sampling.seed has shape {list(np.shape(sampling.seed))}, but there are {batch} rows: give a "
+                         f"scalar or [{batch}]")
     for name in ("logit_bias", "allowed"):
         value = getattr(sampling, name)
         shape = np.shape(value)
@@ -164,7 +174,8 @@ def _check_sampling(sampling: Sampling, key: Array | None, batch: int, vocab_siz
 
 def _tame(settings: Sampling) -> Sampling:
     """Settings no row can be harmed by: what is not a number becomes greedy (such rows are not `good`)."""
-    temperature = jnp.where(settings.temperature >= 0.0, settings.temperature, 0.0)
+    sane = (settings.temperature >= 0.0) & jnp.isfinite(settings.temperature)
+    temperature = jnp.where(sane, settings.temperature, 0.0)
     return Sampling(**{**vars(settings), "temperature": temperature})
 
 
@@ -187,6 +198,7 @@ def _keys(key: Array | None, seed: Any, batch: int, num_samples: int) -> Array:
 
 
 def _eos(eos_ids: Any, batch: int) -> Array:
+    eos_ids = () if eos_ids is None else eos_ids
     ids = np.atleast_1d(np.asarray(eos_ids, np.int32)) if _seen(eos_ids) else eos_ids
     if ids.ndim == 2 and ids.shape[0] != batch:
         raise ValueError(f"eos_ids has {ids.shape[0]} rows, but prompts has {batch}: give ids, or [{batch}, E]")

@@ -144,7 +144,8 @@ def log_law(logits: Array, sampling: Sampling) -> Array:
 
     def when(used: Array, keep: Any, log_probs: Array) -> Array:
         def truncated(log_probs: Array) -> Array:
-            return jax.nn.log_softmax(jnp.where(keep(log_probs), log_probs, -jnp.inf))
+            cut = jax.nn.log_softmax(jnp.where(keep(log_probs), log_probs, -jnp.inf))
+            return jnp.where(used[:, None, None], cut, log_probs)  # not a bit of another row changes
 
         return jax.lax.cond(jnp.any(used & ~greedy[:, 0, 0]), truncated, lambda same: same, log_probs)
 

@@ -10,6 +10,7 @@ import specjax
 from specjax.benchmarks import prompts as prompt_files
 from specjax.benchmarks import random_pair
 from specjax.benchmarks.subject import Subject
+from specjax.checkpoints import LoadedModel, check_same_tokenizer
 from specjax.cli.app import DrafterName, VerifierName
 
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
@@ -19,9 +20,9 @@ class Pair(NamedTuple):
     """A target and, if a model drafts for it, that model; each as `specjax.load` returns it."""
 
     target_name: str
-    target: Any
+    target: LoadedModel
     draft_name: str = ""
-    draft: Any = None
+    draft: LoadedModel | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +83,9 @@ def load_pair(target: str, draft: str | None, drafter: DrafterName) -> Pair:
     if draft is None:
         raise ValueError(f"no draft model is known for {target}: name one with --draft, or use --drafter ngram "
                          "(look-up, needs no model) or --drafter none")
-    pair = Pair(target, specjax.load(target), draft, specjax.load(draft))
-    vocabularies = [one.tokenizer.get_vocab() for one in (pair.target, pair.draft)]
-    if vocabularies[0] != vocabularies[1]:
-        raise ValueError(f"the tokenizers of {target} ({len(vocabularies[0])} tokens) and {draft} "
-                         f"({len(vocabularies[1])} tokens) differ: use a draft with the target's tokenizer")
-    return pair
+    loaded = specjax.load(target), specjax.load(draft)
+    check_same_tokenizer(*loaded)
+    return Pair(target, loaded[0], draft, loaded[1])
 
 
 def make_job(
@@ -99,7 +97,7 @@ def make_job(
     if not ids:
         raise ValueError("the prompt is empty and this tokenizer adds no token of its own: give some text")
     proposer = None
-    if drafter == DrafterName.MODEL:
+    if pair.draft is not None:
         proposer = specjax.draft.from_model(pair.draft.model, num_speculative_tokens)
     elif drafter == DrafterName.NGRAM:
         proposer = specjax.draft.ngram(num_speculative_tokens)
@@ -107,20 +105,17 @@ def make_job(
     return Job(
         pair.target.model, pair.target.params, ids, proposer, None if pair.draft is None else pair.draft.params,
         None if verifier == VerifierName.AUTO else rules[verifier](), specjax.Sampling(seed=seed, **sampling),
-        max_new_tokens, eos_ids(pair.target))
-
-
-def eos_ids(loaded: Any) -> tuple[int, ...]:
-    """What ends a text of this model."""
-    return tuple(loaded.eos_ids)
+        max_new_tokens, pair.target.eos_ids)
 
 
 def bench_subject(pair: Pair, path: pathlib.Path | None, limit: int | None) -> Subject:
     """A pair with the prompts of a file, or with the built-in ones."""
+    if pair.draft is None:
+        raise ValueError("the benchmark needs a draft model")
     texts = prompt_files.read(path)[:limit]
     ids = [pair.target.tokenizer.encode(text).ids for text in texts]
     return Subject(pair.target_name, pair.target.model, pair.target.params, pair.draft_name, pair.draft.model,
-                   pair.draft.params, ids, eos_ids(pair.target))
+                   pair.draft.params, ids, pair.target.eos_ids)
 
 
 def random_subject(shape: str, layers: int | None) -> Subject:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from specjax._src import rows
 from specjax._src.draft.model import from_model
-from specjax._src.noise import ACCEPT, RECOVER, Noise, fold, gumbel
+from specjax._src.noise import ACCEPT, DRAFT, RECOVER, Noise, categorical, fold
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Context, Drafter, Model, Verdict, Verifier
 from specjax._src.verify import block as blocks
@@ -57,14 +57,13 @@ def resample_from_p(model: Model, num_speculative_tokens: int) -> Pair:
 
 
 def reused_draft_noise(model: Model, num_speculative_tokens: int) -> Pair:
-    """The Gumbel noise that drew the draft draws the recovered token too: one key used twice."""
+    """The numbers that drew the draft draw the recovered token too: one key used twice."""
 
     def draw(noise: Noise, plan: law.Plan) -> Verdict:
         verdict = law.draw(noise, plan)
         after = law.residual(plan, verdict.num_accepted)
-        every = jnp.stack([noise.draft(node, after.shape[-1]) for node in range(plan.target.shape[1])], axis=1)
-        own = jnp.argmax(jnp.log(after) + rows.take(every, verdict.num_accepted), axis=-1)
-        return replace(verdict, next_token=own.astype(jnp.int32))
+        own = categorical(noise._uniforms(DRAFT, verdict.num_accepted, 2), after)
+        return replace(verdict, next_token=own)
 
     return from_model(model, num_speculative_tokens), _verifier("reused_draft_noise", rejection.plan, draw)
 
@@ -74,7 +73,7 @@ def block_by_position(model: Model, num_speculative_tokens: int) -> Pair:
 
     def draw(noise: Noise, plan: law.Plan) -> Verdict:
         nodes = plan.target.shape[1]
-        uniforms = jnp.stack([_uniform(noise, node) for node in range(nodes)], axis=1)
+        uniforms = jnp.concatenate([_uniforms(noise, ACCEPT, node, 1) for node in range(nodes)], axis=1)
         # The plan holds prod_{j > n} (1 - h_j) h_n; the paper tests h_n against a number of its own for each n.
         tail = jnp.cumsum(plan.num_accepted[:, ::-1], axis=1)[:, ::-1]
         not_later = jnp.maximum(1.0 - jnp.pad(tail[:, 1:], ((0, 0), (0, 1))), 1e-30)
@@ -82,8 +81,7 @@ def block_by_position(model: Model, num_speculative_tokens: int) -> Pair:
         passed = (uniforms < stop).at[:, 0].set(True)
         kept = (nodes - 1 - jnp.argmax(passed[:, ::-1], axis=1)).astype(jnp.int32)
         after = law.residual(plan, kept)
-        own = jnp.argmax(jnp.log(after) + _gumbel_at(noise, kept, after.shape[-1]), axis=-1)
-        return Verdict(kept, own.astype(jnp.int32))
+        return Verdict(kept, categorical(_uniforms(noise, RECOVER, kept, 2), after))
 
     return from_model(model, num_speculative_tokens), _verifier("block_by_position", blocks.plan, draw)
 
@@ -108,8 +106,7 @@ def batch_minimum(model: Model, num_speculative_tokens: int) -> Pair:
         kept = law.draw(noise, plan).num_accepted
         kept = jnp.minimum(kept, jnp.roll(kept, 1))  # two rows suffice to be wrong
         after = law.residual(plan, kept)
-        own = jnp.argmax(jnp.log(after) + noise.recover(after.shape[-1]), axis=-1)
-        return Verdict(kept, own.astype(jnp.int32))
+        return Verdict(kept, noise.draw_next(after))
 
     return from_model(model, num_speculative_tokens), _verifier("batch_minimum", rejection.plan, draw)
 
@@ -135,10 +132,10 @@ CONTROLS: dict[str, Callable[[Model, int], Pair]] = {
 
 
 class _Silent(Noise):
-    """Noise that is always 0: whoever draws with it takes the likeliest token."""
+    """No noise: whoever draws with it takes the likeliest token."""
 
-    def draft(self, node: Array | int, vocab_size: int) -> Array:
-        return jnp.zeros((self.length.shape[0], vocab_size), jnp.float32)
+    def draw_draft(self, node: Array | int, log_law: Array) -> Array:
+        return rows.argmax(log_law)
 
 
 def _with_propose(model: Model, num_speculative_tokens: int, change: Callable[..., Any]) -> Drafter:
@@ -152,10 +149,7 @@ def _verifier(name: str, plan: Callable[..., Any], draw: Callable[..., Any] = la
     return Verifier(name, plan, draw, shared_noise=False, needs_draft_logits=True)
 
 
-def _uniform(noise: Noise, node: int) -> Array:
-    key = fold(fold(noise.key, ACCEPT), noise.length + node)
-    return jax.vmap(lambda one: jax.random.uniform(one, (), jnp.float32))(key)
-
-
-def _gumbel_at(noise: Noise, node: Array, vocab_size: int) -> Array:
-    return gumbel(fold(fold(noise.key, RECOVER), noise.length + node), vocab_size)
+def _uniforms(noise: Noise, role: int, node: Array | int, count: int) -> Array:
+    """Numbers keyed by absolute position, which the rejection family must not use."""
+    key = fold(fold(noise.key, role), noise.length + node)
+    return jax.vmap(lambda one: jax.random.uniform(one, (count,), jnp.float32))(key)

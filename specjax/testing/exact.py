@@ -65,6 +65,19 @@ def random_tables(seed: int, vocab_size: int, horizon: int, scale: float = 1.5) 
     return Tables(target, draft)
 
 
+def trigram_tables(logits: Any, prompt: Sequence[int], horizon: int) -> Tables:
+    """What the toy `trigram` of these `logits` [V + 1, V, V] says after `prompt`, as target and draft alike."""
+    logits = np.asarray(logits, np.float32)
+    stacked = []
+    for depth in range(horizon):
+        table = np.zeros((logits.shape[-1],) * (depth + 1), np.float32)
+        for text in itertools.product(range(logits.shape[-1]), repeat=depth):
+            line = [-1, *prompt, *text]
+            table[text] = logits[line[-2] + 1, line[-1]]
+        stacked.append(table)
+    return Tables(stacked, stacked)
+
+
 def target_text_law(tables: Tables, setting: Setting = PLAIN) -> np.ndarray:
     """The law of the next H tokens under the target alone, from the numpy reference of the transforms."""
     conditionals = target_conditionals(tables, setting)

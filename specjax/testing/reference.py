@@ -5,6 +5,7 @@ Nothing here is shared with the library but the random numbers, which are passed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -130,29 +131,44 @@ class Numbers(NamedTuple):
 
     Attributes:
       accept: `(length) -> float`, uniform.
-      recover: `(length) -> [V]`, Gumbel.
+      recover: `(length) -> (u, v)`, two uniforms.
       target: `(position) -> [V]`, Gumbel, of the match family.
-      draft: `(length, node) -> [V]`, Gumbel.
+      draft: `(length, node) -> (u, v)`, two uniforms.
     """
 
     accept: Callable[[int], float]
-    recover: Callable[[int], np.ndarray]
+    recover: Callable[[int], tuple[float, float]]
     target: Callable[[int], np.ndarray]
-    draft: Callable[[int, int], np.ndarray]
+    draft: Callable[[int, int], tuple[float, float]]
 
 
-def choose(law: Law, gumbel: Any) -> int:
-    """The token that `gumbel` [V] picks from `law` [V]."""
-    with np.errstate(divide="ignore"):
-        return int(np.argmax(np.log(law) + gumbel))
+def choose(law: Law, numbers: Any) -> int:
+    """The token that `numbers` pick from `law` [V]: Gumbel noise [V], or a pair of uniforms for block and place."""
+    if not isinstance(numbers, tuple):
+        with np.errstate(divide="ignore"):
+            return int(np.argmax(np.log(law) + numbers))
+    width = math.ceil(math.sqrt(len(law)))
+    masses = [float(np.sum(law[at : at + width])) for at in range(0, len(law), width)]
+    block = _first_beyond(masses, numbers[0])
+    return block * width + _first_beyond(law[block * width : (block + 1) * width], numbers[1])
 
 
-def draw_counted(law: tuple[np.ndarray, np.ndarray], uniform: float, gumbel: Any) -> tuple[int, int]:
+def _first_beyond(weights: Any, uniform: float) -> int:
+    """The index at which the running sum first exceeds `uniform` of the whole."""
+    mark, running = uniform * float(np.sum(weights)), 0.0
+    for index, weight in enumerate(weights):
+        running += float(weight)
+        if running > mark:
+            return index
+    return int(np.max(np.nonzero(weights)))
+
+
+def draw_counted(law: tuple[np.ndarray, np.ndarray], uniform: float, numbers: Any) -> tuple[int, int]:
     """How many drafted tokens are kept and the next token, for the result of `rejection_law` or `block_law`."""
     count, following = law
     reached = (uniform < np.cumsum(count)) & (count > 0)
     kept = int(np.argmax(reached)) if reached.any() else int(np.max(np.nonzero(count)))
-    return kept, choose(following[kept], gumbel)
+    return kept, choose(following[kept], numbers)
 
 
 def draw_match(drafted: Sequence[int], p: Any, gumbels: Any) -> tuple[int, int]:
@@ -197,7 +213,7 @@ def plain(law: Callable[[list[int]], Law], prompt_length: int, numbers: Numbers,
 
 def speculative(
     law: Callable[[list[int]], Law],
-    draft: Callable[[list[int], int, Callable[[int], np.ndarray]], tuple[list[int], Any]],
+    draft: Callable[[list[int], int, Callable[[int], Any]], tuple[list[int], Any]],
     verifier: str,
     prompt_length: int,
     numbers: Numbers,
@@ -211,7 +227,7 @@ def speculative(
 
     Args:
       law: `(output) -> [V]`, the target's law after the prompt and `output`.
-      draft: `(output, count, gumbel of node) -> (at most count tokens, their laws [count, V] or None)`.
+      draft: `(output, count, numbers of node) -> (at most count tokens, their laws [count, V] or None)`.
       verifier: "match", "rejection" or "block".
       prompt_length: tokens before the output.
       numbers: the row's random numbers.

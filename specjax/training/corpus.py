@@ -1,7 +1,7 @@
 """Text for a small model of Python: the standard library's own source, which every Python has on disk.
 
-Two kinds of document come from it: whole modules, and single functions (methods dedented), so that a model that is given
-a bare `def` line writes that function and stops. Modules are held out by a hash of their name.
+Two kinds of document come from it: whole modules, and single functions (methods dedented), so that a model given a bare
+`def` line writes that function and stops. Modules are held out by a hash of their name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The last stage: a frozen target writes text, and the draft learns the target's distribution at every token of it.
 
-A draft that has only seen human text meets, in use, the target's own: this closes the gap (on-policy distillation in the
-manner of DistillSpec, arXiv:2310.08461). Half of the rows are greedy, half are sampled at the temperature of the second
-aim; the target's logits are kept with the text, so that training on it needs no second pass of the target.
+A draft that has only seen human text meets, in use, the target's own: this closes the gap (on-policy distillation in
+the manner of DistillSpec, arXiv:2310.08461). Half of the rows are greedy, half are sampled; the target's logits are
+kept with the text, so that training on it needs no second pass of the target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import optax
 
 from specjax._src.types import Array, Attend, Model
 from specjax.training.distill import apply_updates, cross_entropy, divergence, schedule
-from specjax.training.runs import RunFolder
+from specjax.training.runs import Counters, RunFolder
 from specjax.training.writing import Written, prompts_from, writer
 
 
@@ -29,7 +29,7 @@ class RefineSettings:
     """Budget and sizes of the last stage.
 
     Attributes:
-      minutes: length of the stage.
+      minutes, chunks: length of the stage; `chunks` wins when it is not 0, and makes it independent of the clock.
       rows: rows written at a time; half of them greedy, half sampled at `temperature`.
       prompt_tokens, new_tokens: widths of prompt and continuation.
       batch: rows per optimiser step.
@@ -37,6 +37,7 @@ class RefineSettings:
     """
 
     minutes: float
+    chunks: int = 0
     rows: int = 128
     temperature: float = 0.8
     prompt_tokens: int = 80
@@ -132,7 +133,7 @@ def refine(
     run, pool = RunFolder(out / "refine"), Pool()
     (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0, "chunks": 0})
     temperature = jnp.where(jnp.arange(settings.rows) % 4 < 2, 0.0, settings.temperature)
-    while counters["seconds"] < 60 * settings.minutes:
+    while _progress(settings, counters, 0.0) < 1.0:
         began = time.monotonic()
         rng = np.random.default_rng(counters["chunks"])
         picked = rng.permutation(len(documents))[: settings.rows]
@@ -142,7 +143,7 @@ def refine(
         pool.add(write(target[1], *prompts, temperature, jax.random.key(counters["chunks"])))
         counters["chunks"] += 1
         for _ in range(settings.steps_per_chunk):
-            progress = min(1.0, (counters["seconds"] + time.monotonic() - began) / 60 / settings.minutes)
+            progress = _progress(settings, counters, time.monotonic() - began)
             params, state, losses = step(params, state, pool.draw(settings.batch, rng), jnp.float32(progress))
             counters["step"] += 1
             run.log({**counters, "progress": round(progress, 4), **{k: round(float(v), 4) for k, v in losses.items()}})
@@ -150,3 +151,9 @@ def refine(
         run.maybe_save((params, state), counters)
     run.save((params, state), counters)
     return params
+
+
+def _progress(settings: RefineSettings, counters: Counters, extra: float) -> float:
+    if settings.chunks:
+        return counters["step"] / (settings.chunks * settings.steps_per_chunk)
+    return min(1.0, (counters["seconds"] + extra) / 60 / settings.minutes)

@@ -1,4 +1,4 @@
-"""A run's folder: Orbax checkpoints of the whole training state to resume from, and a log with one JSON line per step."""
+"""A run's folder: Orbax checkpoints of the whole training state, to resume from, and a log of one JSON line a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RunFolder:
         items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), counters=ocp.args.JsonRestore())
         restored = self._manager.restore(latest, args=items)
         print(f"resumed at step {latest}", flush=True)
-        return treedef.unflatten([restored.state[k] for k in abstract]), restored.counters
+        return jax.tree.unflatten(treedef, [restored.state[k] for k in abstract]), restored.counters
 
     def save(self, state: Any, counters: Counters) -> None:
         """Save now and wait until it is on disk."""

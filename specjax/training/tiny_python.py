@@ -1,17 +1,15 @@
 """Train the embedded pair: `python -m specjax.training.tiny_python --out DIR`.
 
 Three stages, each resumable from what is on disk under DIR: the corpus becomes tokens; target and draft train together,
-the draft on the target's own distribution; then the target is frozen and the draft learns on text that the target wrote.
-The schedule follows the training clock (`--minutes`), or the number of steps if `--steps` is given.
+the draft on the target's own distribution; then the target is frozen and the draft learns on text the target wrote.
+DIR/tiny-python and DIR/tiny-python-draft are the results, in bfloat16.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import pathlib
-import time
+import platform
 from typing import Any
 
 import jax
@@ -21,15 +19,17 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from specjax._src.types import Model
+from specjax.checkpoints import save
 from specjax.models import Decoder, DecoderConfig, from_nnx
 from specjax.training import corpus
-from specjax.training.data import Windows
-from specjax.training.distill import optimizer, pair_step
-from specjax.training.runs import RunFolder
+from specjax.training.distill import optimizer
+from specjax.training.pretrain import PretrainSettings, pretrain
+from specjax.training.refine import RefineSettings, refine
 from specjax.training.tokenizer import train_tokenizer
 
 VOCAB_SIZE = 4096
 MAX_FUNCTION_TOKENS = 240
+NAMES = {"target": "tiny-python", "draft": "tiny-python-draft"}
 CONFIGS = {
     "target": DecoderConfig(
         vocab_size=VOCAB_SIZE,
@@ -54,33 +54,19 @@ CONFIGS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What one run is: sizes, rates, budgets.
-
-    Attributes:
-      batch, length: windows per step, tokens per window.
-      minutes, steps: length of the first stage; `steps` wins when it is not 0.
-      refine_minutes: length of the last stage.
-      function_share: part of a batch drawn from single functions, at the start and at the end of the first stage.
-      rate, weight_decay, clip: peak learning rate, decoupled decay on kernels, gradient norm limit.
-    """
-
-    batch: int = 16
-    length: int = 256
-    minutes: float = 60.0
-    steps: int = 0
-    refine_minutes: float = 12.0
-    function_share: tuple[float, float] = (0.3, 0.6)
-    rate: float = 4e-3
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    seed: int = 0
-
-
 def build(role: str, seed: int) -> tuple[Model, Any]:
     """A model of the pair (`target` or `draft`) with fresh float32 weights."""
     return from_nnx(Decoder(CONFIGS[role], rngs=nnx.Rngs(params=seed)))
+
+
+def training_functions(modules: list[corpus.Module]) -> list[corpus.Function]:
+    """Distinct functions of the modules that are not held out."""
+    return list({f.text: f for m in modules if not m.held_out for f in corpus.functions(m)}.values())
+
+
+def encode(tokenizer: Tokenizer, texts: list[str]) -> list[np.ndarray]:
+    """Ids of each text as int32, without the begin-of-text id."""
+    return [np.array(e.ids, np.int32) for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
 def prepare(out: pathlib.Path) -> Tokenizer:
@@ -91,16 +77,17 @@ def prepare(out: pathlib.Path) -> Tokenizer:
     modules = [m for m in corpus.standard_library() if not m.held_out]
     texts = [m.text for m in modules]
     tokenizer = train_tokenizer(texts, VOCAB_SIZE)
-    bodies = list({f.text: None for m in modules for f in corpus.functions(m)})
-    arrays = {}
-    for name, documents in (("files", texts), ("functions", bodies)):
-        rows = [e.ids for e in tokenizer.encode_batch(documents, add_special_tokens=False)]
-        if name == "functions":
-            rows = [r for r in rows if len(r) <= MAX_FUNCTION_TOKENS]
-        arrays[name] = np.concatenate(rows).astype(np.int32)
-        arrays[name + "_ends"] = np.cumsum([len(r) for r in rows])
+    files = encode(tokenizer, texts)
+    bodies = encode(tokenizer, [f.text for f in training_functions(modules)])
+    bodies = [row for row in bodies if len(row) <= MAX_FUNCTION_TOKENS]
     tokenizer.save(str(path))
-    np.savez(tokens, **arrays)
+    np.savez(
+        tokens,
+        files=np.concatenate(files),
+        files_ends=np.cumsum([len(r) for r in files]),
+        functions=np.concatenate(bodies),
+        functions_ends=np.cumsum([len(r) for r in bodies]),
+    )
     return tokenizer
 
 
@@ -110,63 +97,53 @@ def documents(out: pathlib.Path, name: str) -> list[np.ndarray]:
         return np.split(arrays[name], arrays[name + "_ends"][:-1])
 
 
-def train(out: pathlib.Path, settings: Settings) -> dict[str, Any]:
-    """First stage; returns the parameters of both models."""
-    built = {role: build(role, settings.seed + i) for i, role in enumerate(CONFIGS)}
-    transforms = {r: optimizer(settings.rate, settings.weight_decay, settings.clip) for r in CONFIGS}
-    step = pair_step({r: m for r, (m, _) in built.items()}, transforms)
-    params = {r: p for r, (_, p) in built.items()}
-    state = {r: transforms[r].init(params[r]) for r in CONFIGS}
-    streams = {n: Windows(documents(out, n), settings.length, settings.seed) for n in ("files", "functions")}
-    counters = {"step": 0, "seconds": 0.0, "files": 0, "functions": 0}
-    run = RunFolder(out / "pair")
-    (params, state), counters = run.resume((params, state), counters)
-    while True:
-        progress = counters["step"] / settings.steps if settings.steps else counters["seconds"] / 60 / settings.minutes
-        if progress >= 1.0:
-            break
-        began = time.monotonic()
-        window = _mixed_batch(streams, counters, settings, progress)
-        params, state, losses = step(params, state, window, jnp.float32(progress))
-        values = {k: round(float(v), 4) for k, v in losses.items()}
-        # The first step of a process compiles; that is no training time.
-        took = time.monotonic() - began
-        counters["seconds"] += took if run.steps_here else 0.0
-        counters["step"] += 1
-        run.log({**counters, "progress": round(progress, 4), "took": round(took, 3), **values})
-        run.maybe_save((params, state), counters)
-    run.save((params, state), counters)
-    return params
+def headed_functions(tokenizer: Tokenizer) -> tuple[list[np.ndarray], list[int]]:
+    """Training functions with a header of one line: their tokens, and how many of them are the header."""
+    functions = [f for f in training_functions(corpus.standard_library()) if "\n" not in f.header]
+    bodies = encode(tokenizer, [f.text for f in functions])
+    headers = encode(tokenizer, [f.header for f in functions])
+    return bodies, [len(h) for h in headers]
 
 
-def _mixed_batch(streams: dict[str, Windows], counters: dict[str, Any], settings: Settings, progress: float) -> Any:
-    low, high = settings.function_share
-    # The share steps up where the rate begins to fall, not gradually: the last stretch is what the model remembers.
-    count = round(settings.batch * (low if progress < 0.5 else high))
-    rows = []
-    for name, number in (("functions", count), ("files", settings.batch - count)):
-        if number:
-            rows.append(streams[name].take(counters[name], number))
-            counters[name] += number
-    return jnp.asarray(np.concatenate(rows))
+def export(out: pathlib.Path, params: dict[str, Any], tokenizer: Tokenizer) -> None:
+    """Write both models as checkpoints in bfloat16."""
+    metadata = {"corpus": f"standard library of Python {platform.python_version()}"}
+    for role, name in NAMES.items():
+        stored = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params[role])
+        save(out / name, stored, CONFIGS[role], tokenizer, metadata, eos_ids=(0,), overwrite=True)
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="run folder; a second start resumes it")
-    for field in dataclasses.fields(Settings):
-        if field.name != "function_share":
-            kind = type(field.default)
-            parser.add_argument("--" + field.name.replace("_", "-"), type=kind, default=field.default)
-    options = vars(parser.parse_args())
-    out = options.pop("out")
-    settings = Settings(**options)
+    parser.add_argument("--minutes", type=float, default=60.0, help="length of the first stage")
+    parser.add_argument("--steps", type=int, default=0, help="optimiser steps of the first stage, instead of minutes")
+    parser.add_argument("--refine-minutes", type=float, default=12.0, help="length of the last stage")
+    parser.add_argument("--batch", type=int, default=8, help="windows of 256 tokens per step")
+    parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the first stage")
+    parser.add_argument("--refine-rate", type=float, default=2e-3, help="peak learning rate of the last stage")
+    options = parser.parse_args()
+    out: pathlib.Path = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    (out / "settings.json").write_text(json.dumps(dataclasses.asdict(settings), indent=1))
-    prepare(out)
     jax.config.update("jax_compilation_cache_dir", str(out / "xla"))
-    train(out, settings)
+    tokenizer = prepare(out)
+    built = {role: build(role, seed) for seed, role in enumerate(CONFIGS)}
+    transforms = {role: optimizer(options.rate, weight_decay=0.1, clip=1.0) for role in CONFIGS}
+    kinds = {name: documents(out, name) for name in ("files", "functions")}
+    first = PretrainSettings(minutes=options.minutes, steps=options.steps, batch=options.batch)
+    params = pretrain(out, first, built, transforms, kinds)
+    # The target as it will be stored: the draft should meet the very model that it drafts for.
+    target = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), params["target"])
+    params["draft"] = refine(
+        out,
+        RefineSettings(minutes=options.refine_minutes),
+        (built["target"][0], target),
+        (built["draft"][0], params["draft"]),
+        optimizer(options.refine_rate, weight_decay=0.1, clip=1.0),
+        *headed_functions(tokenizer),
+    )
+    export(out, params, tokenizer)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,14 @@
 """A tiny pair of random weights with a tokenizer of bytes, in place of the checkpoints that `specjax.load` reads."""
 
-import dataclasses
-from typing import Any
-
 import pytest
 from flax import nnx
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import specjax
+from specjax.checkpoints import LoadedModel
 from specjax.models import Decoder, DecoderConfig, from_nnx
 
 END = "<|endoftext|>"
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    model: Any
-    params: Any
-    tokenizer: Tokenizer
-    config: DecoderConfig
-    eos_ids: tuple[int, ...] = (0,)
 
 
 def byte_tokenizer(extra=()):
@@ -39,7 +28,7 @@ def loaded(seed, layers, tokenizer):
         vocab_size=tokenizer.get_vocab_size(), hidden_size=16, num_layers=layers, num_heads=2, num_kv_heads=1,
         head_dim=8, intermediate_size=32, max_position=512)
     model, params = from_nnx(Decoder(config, rngs=nnx.Rngs(params=seed)))
-    return Loaded(model, params, tokenizer, config)
+    return LoadedModel(model, params, tokenizer, config, (0,), {})
 
 
 @pytest.fixture(scope="session")

@@ -44,17 +44,34 @@ def test_bench_writes_what_it_measured(small, checkpoints, tmp_path):
     assert "round / its parts alone" in result.output
 
 
-def test_random_weights_time_steps_only(small, monkeypatch, tmp_path):
+def test_random_weights(monkeypatch):
     tiny = dataclasses.replace(
         random_pair.SHAPES["llama-0.5b"], vocab_size=100, hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8,
         intermediate_size=16)
     monkeypatch.setitem(random_pair.SHAPES, "llama-0.5b", tiny)
-    out = tmp_path / "out.json"
-    result = call(app, ["bench", "--random", "llama-0.5b", "--layers", "1", "--repeats", "1", "-k", "1",
-                        "--max-new-tokens", "4", "--json", str(out)])
+    asked = []
+    monkeypatch.setattr(run, "bench", lambda subject, settings, **_: asked.append((subject, settings)))
+    result = call(app, ["bench", "--random", "llama-0.5b", "--layers", "1", "-k", "3,1", "--repeats", "13"])
     assert result.exit_code == 0, result.output
-    (deep,) = json.loads(out.read_text())["speculative"]
-    assert "measured_speedup" not in deep and deep["sampled_over_greedy_round"] > 0
+    ((subject, settings),) = asked
+    assert not subject.writes and subject.width == 16
+    assert len(subject.params["layers"]) == 1 and subject.params["embedding"].shape == (100, 16)
+    assert settings.depths == [1, 3] and settings.repeats == 13
+
+
+def test_without_texts_only_steps_are_summed_up():
+    stats = SimpleNamespace(drafted_per_round=np.array([[2, 2]]), rounds=np.array([2]))
+    loop = run.Loop(SimpleNamespace(compile_seconds=1.0, temporary_bytes=5, argument_bytes=50), None, [],
+                    [SimpleNamespace(stats=stats)])
+    way = run.Way(None, [2, 0], loop, loop, None)
+    plain = run.Way(None, [0], loop, loop, None)
+    medians = {"draft/step": 1.0, "draft/feed": 0.5, "target/1": 4.0, "target/3": 7.5, "loop/0/greedy": 10.0,
+               "loop/2/greedy": 22.0, "loop/2/sampled": 24.2}
+    found = results.deep_summary(None, plain, way, medians)
+    assert "measured_speedup" not in found
+    assert found["round"] == 11.0 and found["round_over_parts"] == pytest.approx(1.1)
+    assert found["sampled_over_greedy_round"] == pytest.approx(1.1) and found["temporary_over_arguments"] == 0.1
+    assert found["c"] == 0.25 and found["v"] == 1.875
 
 
 @pytest.mark.parametrize("arguments, words", [

@@ -10,7 +10,7 @@ from specjax.cli.app import DrafterName, VerifierName, app
 from specjax.cli.pairs import load_pair, make_job
 
 run = CliRunner().invoke
-SHORT = ["--max-new-tokens", "12"]
+SHORT = ["--max-new-tokens", "12", "-k", "2"]
 
 
 def fields(output):
@@ -25,14 +25,14 @@ def test_version():
 
 
 def test_prints_the_prompt_the_text_and_the_record(checkpoints):
-    result = run(app, ["generate", "def f(x):", *SHORT, "--draft", "twin", "-k", "3"])
+    result = run(app, ["generate", "def f(x):", *SHORT, "--draft", "twin"])
     assert result.exit_code == 0, result.output
     assert result.output.startswith("def f(x):")
     found = fields(result.output)
-    # The twin drafts what the target would say: three rounds of four tokens, all kept.
+    # The twin drafts what the target would say: four rounds of three tokens, all kept.
     assert found["tokens"].startswith("12 ")
-    assert (found["rounds"], found["drafted"], found["accepted"]) == ("3", "9", "9")
-    assert found["mean accepted length"].startswith("4.00")
+    assert (found["rounds"], found["drafted"], found["accepted"]) == ("4", "8", "8")
+    assert found["mean accepted length"].startswith("3.00")
     assert float(found["tokens per second"].split()[0]) > 0 and found["compilation"].endswith(" s")
 
 
@@ -57,7 +57,7 @@ def test_every_option_runs(checkpoints, options):
 def test_the_streamed_text_is_that_of_generate(checkpoints):
     result = run(app, ["generate", "def f(x):", *SHORT])
     pair = load_pair("tiny-python", None, DrafterName.MODEL)
-    job = make_job(pair, "def f(x):", drafter=DrafterName.MODEL, verifier=VerifierName.AUTO, num_speculative_tokens=5,
+    job = make_job(pair, "def f(x):", drafter=DrafterName.MODEL, verifier=VerifierName.AUTO, num_speculative_tokens=2,
                    max_new_tokens=12, seed=0)
     whole = specjax.generate(**job.arguments)
     text = writing.TextStream(pair.target.tokenizer, job.prompt).push(

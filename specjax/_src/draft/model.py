@@ -128,7 +128,7 @@ def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tupl
 
     def drawn(logits: Array) -> tuple[Array, Array]:
         law = sampling.log_law(logits[:, None], settings)[:, 0]
-        return rows.argmax(law + noise.draft(index, law.shape[-1])), law
+        return noise.draw_draft(index, law), law
 
     token, law = jax.lax.cond(sampling.any_sampled(settings, context.live), drawn, likeliest, logits)
     return token, None if noise.shared else law

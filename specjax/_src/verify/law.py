@@ -58,7 +58,7 @@ def residual(plan: Plan, num_accepted: Array) -> Array:
 
 
 def draw(noise: Noise, plan: Plan) -> Verdict:
-    """Draw from the plan: one uniform decides how many tokens are kept, Gumbel noise the next one (both in `noise`)."""
+    """Draw from the plan: one number of `noise` decides how many tokens are kept, two more the token after them."""
     chex.assert_equal_shape([plan.num_accepted, plan.scale, plan.tree.tokens])
     cumulative = jnp.cumsum(plan.num_accepted, axis=1)
     possible = plan.num_accepted > 0.0
@@ -67,9 +67,7 @@ def draw(noise: Noise, plan: Plan) -> Verdict:
     reached = possible & (noise.accept()[:, None] < cumulative)
     last_possible = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
     num_accepted = jnp.where(jnp.any(reached, axis=1), jnp.argmax(reached, axis=1), last_possible).astype(jnp.int32)
-    law = residual(plan, num_accepted)
-    next_token = rows.argmax(jnp.log(law) + noise.recover(law.shape[-1]))
-    return Verdict(num_accepted, next_token)
+    return Verdict(num_accepted, noise.draw_next(residual(plan, num_accepted)))
 
 
 def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:

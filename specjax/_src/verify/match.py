@@ -30,15 +30,14 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
 
 
 def draw(noise: Noise, plan: law.Plan) -> Verdict:
-    """Walk down the chain, drawing only where the walk arrives; `noise.target` is read once for each node reached."""
+    """Walk down the chain, drawing only where the walk arrives."""
     tree, target = plan.tree, plan.target
     wanted = jnp.where(tree.valid[:, 1:], tree.drafted, -1)
     wanted = jnp.pad(wanted, ((0, 0), (0, 1)), constant_values=-1)  # -1 is nobody's choice: the walk ends there
 
     def visit(carry: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         node, walking, num_accepted, next_token = carry
-        scores = jax.lax.dynamic_index_in_dim(target, node, axis=1, keepdims=False)
-        choice = rows.argmax(scores + noise.target(node, target.shape[-1]))
+        choice = noise.draw_target(node, jax.lax.dynamic_index_in_dim(target, node, axis=1, keepdims=False))
         next_token = jnp.where(walking, choice, next_token)
         walking &= choice == jax.lax.dynamic_index_in_dim(wanted, node, axis=1, keepdims=False)
         return node + 1, walking, num_accepted + walking.astype(jnp.int32), next_token
