@@ -38,11 +38,12 @@ def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
     """
     if not callable(getattr(module, "init_cache", None)):
         raise ValueError(f"{type(module).__name__} has no init_cache(batch, capacity); see specjax.models.from_nnx")
-    graphdef, weights, rest = nnx.split(module, nnx.Param, ...)
+    parts: Any = nnx.split(module, nnx.Param, ...)
+    graphdef, weights, rest = parts
     if rest:
-        names = [".".join(map(str, path)) for path, _ in nnx.to_flat_state(rest)]
+        names = [".".join(map(str, path)) for path, _ in _flat(rest)]
         raise ValueError(f"{type(module).__name__} holds variables that are no nnx.Param: {', '.join(names)}")
-    flat = [(path, leaf.get_value()) for path, leaf in nnx.to_flat_state(weights)]
+    flat = [(path, leaf.get_value()) for path, leaf in _flat(weights)]
     leaves = tuple((path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)) for path, leaf in flat)
     return _nnx_model(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
 
@@ -79,7 +80,7 @@ def axis_names(module: nnx.Module) -> Weights:
 
     A weight without names gets an empty tuple. Map the names to mesh axes to make a `PartitionSpec`.
     """
-    weights = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    weights = _flat(nnx.state(module, nnx.Param))
     return _nest({tuple(map(str, p)): tuple(w.get_metadata("out_sharding", None) or ()) for p, w in weights})
 
 
@@ -103,6 +104,10 @@ def _linen_model(module: Any) -> Model:
         return module.apply(params, tokens, cache, attend)
 
     return Model(module.init_cache, apply, getattr(module, "commit", kv.commit))
+
+
+def _flat(state: Any) -> list[tuple[Path, Any]]:
+    return list(nnx.to_flat_state(state))
 
 
 def _lookup(params: Weights, path: Path) -> Any:

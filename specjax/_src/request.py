@@ -203,8 +203,9 @@ def _eos(eos_ids: Any, batch: int) -> Array:
     if ids.ndim == 2 and ids.shape[0] != batch:
         raise ValueError(f"eos_ids has {ids.shape[0]} rows, but prompts has {batch}: give ids, or [{batch}, E]")
     pad = -ids.shape[-1] % 4  # so that one id and four share a program
-    ids = jnp.pad(jnp.asarray(ids, jnp.int32), [(0, 0)] * (ids.ndim - 1) + [(0, pad or 4 * (ids.shape[-1] == 0))],
-                  constant_values=-1)
+    widths = [(0, 0)] * (ids.ndim - 1) + [(0, pad or 4 * (ids.shape[-1] == 0))]
+    numpy = np if _seen(ids) else jnp  # on the host, where another number of ids compiles nothing
+    ids = jnp.asarray(numpy.pad(ids, widths, constant_values=-1), jnp.int32)
     return jnp.broadcast_to(ids, (batch, ids.shape[-1]))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import jax
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
@@ -41,7 +42,7 @@ def write(tokenizer: Tokenizer, prompt: str, job: Job, *, compare: bool) -> None
     status = Console(stderr=True, highlight=False)
     with status.status("compiling"):
         compile_seconds = warm_up(job)
-    result, seconds = stream_text(tokenizer, prompt, job, console)
+    result, seconds = stream_text(tokenizer, prompt, job)
     console.print(record(job, result, seconds, compile_seconds))
     if compare:
         with status.status("timing plain and speculative decoding in turns"):
@@ -63,15 +64,9 @@ def warm_up(job: Job) -> float:
     return time.perf_counter() - began
 
 
-def stream_text(
-    tokenizer: Tokenizer, prompt: str, job: Job, console: Console
-) -> tuple[specjax.Generation, float]:
+def stream_text(tokenizer: Tokenizer, prompt: str, job: Job) -> tuple[specjax.Generation, float]:
     """Print the text while it is written; what came out, and the seconds from the request to the last token."""
-
-    def show(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, end="", markup=False, soft_wrap=True)
-
-    show(prompt, "bold")
+    typer.secho(prompt, bold=True, nl=False)  # as it is: rich would read `:name:` as a picture
     text = TextStream(tokenizer, job.prompt)
     began = time.perf_counter()
     rounds = specjax.stream(**job.arguments)
@@ -81,9 +76,9 @@ def stream_text(
         except StopIteration as stop:
             result = stop.value
             break
-        show(text.push(np.asarray(tokens)[0, : int(counts[0])]))
+        typer.echo(text.push(np.asarray(tokens)[0, : int(counts[0])]), nl=False)
     seconds = time.perf_counter() - began
-    console.print("\n")
+    typer.echo("\n")
     return result, seconds
 
 

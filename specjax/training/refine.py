@@ -43,11 +43,14 @@ class RefineSettings:
     prompt_tokens: int = 80
     new_tokens: int = 128
     batch: int = 16
-    steps_per_chunk: int = 16
+    steps_per_chunk: int = 24
 
 
 def draft_loss(params: Any, draft: Model, rows: Written) -> tuple[Array, dict[str, Array]]:
-    """Divergence from the target at the row's own temperature; greedy rows weigh the target's choice most."""
+    """Divergence from the target at the row's own temperature, and, weighing more, what acceptance is made of.
+
+    That is the target's choice on greedy rows, and on sampled rows the mass that both laws share.
+    """
     batch, width = rows.tokens.shape
     steps = jnp.arange(width)
     attend = Attend(
@@ -64,9 +67,9 @@ def draft_loss(params: Any, draft: Model, rows: Written) -> tuple[Array, dict[st
     sharp = jnp.where(greedy, 1.0, rows.temperature[:, None])[..., None]
     distance = divergence(teacher / sharp, student / sharp)
     choice = jnp.argmax(teacher, axis=-1)
-    loss = jnp.where(greedy, 0.3 * distance + cross_entropy(student, choice), distance)
-    weight = (jnp.arange(count) < rows.length[:, None]).astype(jnp.float32)
     shared = jnp.sum(jnp.minimum(jax.nn.softmax(teacher / sharp), jax.nn.softmax(student / sharp)), axis=-1)
+    loss = jnp.where(greedy, 0.3 * distance + cross_entropy(student, choice), 0.5 * distance - 2.0 * shared)
+    weight = (jnp.arange(count) < rows.length[:, None]).astype(jnp.float32)
     accept = jnp.where(greedy, jnp.argmax(student, axis=-1) == choice, shared)
 
     def mean(values: Array, mask: Array) -> Array:

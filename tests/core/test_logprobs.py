@@ -45,10 +45,3 @@ def test_asking_for_them_changes_no_text():
                 for asked in (False, True))
     assert_same_text(one, two)
     assert one.logprobs is None and one.raw_logprobs is None
-
-
-def test_raw_logprobs_are_those_of_the_untransformed_softmax():
-    bias = np.zeros(8, np.float32)
-    bias[3] = 50.0
-    out = generate("ngram-match", sampling=Sampling(logit_bias=bias), logprobs=True)
-    assert np.all(out.tokens == 3) and np.all(out.raw_logprobs < -0.01) and np.all(out.logprobs == 0)
