@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import rich.box
 from rich.console import Console
 from rich.table import Table
 
@@ -16,11 +17,11 @@ def show(result: dict[str, Any], console: Console) -> None:
     for role in ("target", "draft"):
         console.print(f"{role}: {result[role]['name']}, {result[role]['parameters'] / 1e6:.2f} M parameters, "
                       f"{result[role]['bytes'] / 1e6:.1f} MB")
-    table = Table(show_header=True, header_style="bold")
-    table.add_column("")
-    table.add_column("plain", justify="right")
+    table = Table(box=rich.box.SIMPLE_HEAD, padding=0, collapse_padding=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("plain", justify="right", min_width=9)
     for deep in result["speculative"]:
-        table.add_column(f"k = {deep['k']}", justify="right")
+        table.add_column(f"k = {deep['k']}", justify="right", min_width=9)
     for label, key, form in ROWS:
         cells = [_cell(column, key, form) for column in (plain, *result["speculative"])]
         if any(cells):
@@ -47,8 +48,8 @@ def _rate(value: float) -> str:
     return f"{value:.1f}"
 
 
-def _seconds(values: dict[str, float]) -> str:
-    return " + ".join(f"{value:.1f}" for value in values.values()) + " s"
+def _seconds(value: float) -> str:
+    return f"{value:.1f} s"
 
 
 def _said(value: bool) -> str:
@@ -67,14 +68,15 @@ ROWS = (
     ("texts equal to plain", "text_equals_plain", _said),
     ("step", "step", _ms),
     ("draft step", "draft_step", _ms),
-    ("draft step without head", "draft_feed", _ms),
+    ("draft step, no head", "draft_feed", _ms),
     ("verify pass, k + 1 rows", "verify", _ms),
-    ("c = draft step / one-row pass", "c", _number),
+    ("c = draft / one-row pass", "c", _number),
     ("v = verify / one-row pass", "v", _number),
     ("round", "round", _ms),
     ("round / its parts alone", "round_over_parts", _number),
     ("sampled / greedy step", "sampled_over_greedy_step", _number),
     ("sampled / greedy round", "sampled_over_greedy_round", _number),
-    ("temporary memory / arguments", "temporary_over_arguments", _percent),
-    ("compile time (loop, whole)", "compile_seconds", _seconds),
+    ("temporaries / arguments", "temporary_over_arguments", _percent),
+    ("compile time of the loop", "compile_loop_seconds", _seconds),
+    ("compile time with prompt", "compile_whole_seconds", _seconds),
 )

@@ -67,6 +67,7 @@ def deep_summary(subject: Subject, plain: Way, way: Way, medians: Medians) -> di
         "round_over_parts": medians[f"loop/{k}/greedy"] / alone,
         "sampled_round": round_seconds(way.sampled, medians[f"loop/{k}/sampled"]),
         "rounds_by_width": way.greedy.rounds_by_width(way.widths),
+        "sampled_rounds_by_width": way.sampled.rounds_by_width(way.widths),
         **costs(way),
     }
     found["sampled_over_greedy_round"] = (medians[f"loop/{k}/sampled"] / alone_seconds(way, way.sampled, medians)
@@ -88,11 +89,10 @@ def deep_summary(subject: Subject, plain: Way, way: Way, medians: Medians) -> di
 def costs(way: Way) -> dict[str, Any]:
     """Compile time and memory of the decode loop; its arguments are weights, caches, and the rest of the state."""
     program = way.greedy.program
-    seconds = {"loop": program.compile_seconds}
-    if way.writer is not None:
-        seconds["whole"] = way.writer.program.compile_seconds
+    whole = {} if way.writer is None else {"compile_whole_seconds": way.writer.program.compile_seconds}
     return {
-        "compile_seconds": seconds,
+        "compile_loop_seconds": program.compile_seconds,
+        **whole,
         "temporary_bytes": program.temporary_bytes,
         "argument_bytes": program.argument_bytes,
         "temporary_over_arguments": program.temporary_bytes / max(program.argument_bytes, 1),

@@ -51,7 +51,7 @@ def resample_from_p(model: Model, num_speculative_tokens: int) -> Pair:
 
     def plan(tree: TokenTree, target: Array) -> law.Plan:
         right = rejection.plan(tree, target)
-        return replace(right, tree=replace(tree, draft_logits=jnp.full_like(tree.draft_logits, -jnp.inf)))
+        return replace(right, tree=replace(tree, draft_logits=jnp.full_like(target, -jnp.inf)))
 
     return from_model(model, num_speculative_tokens), _verifier("resample_from_p", plan)
 

@@ -50,7 +50,7 @@ def _listen() -> None:
         return
     _listening = True
 
-    def hear(event: str, duration: float, **details: object) -> None:
+    def hear(event: str, duration_secs: float, **details: str | int) -> None:
         global _total
         _total += event == _EVENT
 

@@ -98,10 +98,14 @@ def documents(out: pathlib.Path, name: str) -> list[np.ndarray]:
 
 
 def headed_functions(tokenizer: Tokenizer) -> tuple[list[np.ndarray], list[int]]:
-    """Training functions with a header of one line: their tokens, and how many of them are the header."""
+    """Beginnings of functions for the target to continue: their tokens, and how many of them are the header.
+
+    Training functions with a header of one line, and as many headers without a body that occur nowhere.
+    """
     functions = [f for f in training_functions(corpus.standard_library()) if "\n" not in f.header]
-    bodies = encode(tokenizer, [f.text for f in functions])
-    headers = encode(tokenizer, [f.header for f in functions])
+    invented = corpus.mixed_headers(functions, seed=0)
+    headers = encode(tokenizer, [f.header for f in functions] + invented)
+    bodies = encode(tokenizer, [f.text for f in functions] + invented)
     return bodies, [len(h) for h in headers]
 
 

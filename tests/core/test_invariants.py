@@ -123,7 +123,8 @@ def test_other_values_do_not_compile():
 
 def test_equal_factories_give_one_object():
     assert draft.ngram(3) is draft.ngram(3) and verify.block() is verify.block()
-    assert draft.from_model(TARGET[0], 3) is draft.from_model(GOOD[0], 3)
+    assert draft.from_model(TARGET[0], 3) is draft.from_model(model=GOOD[0], num_speculative_tokens=3)
+    assert draft.ngram(3) is draft.ngram(3, max_ngram=3) is not draft.ngram(3, 2)
     assert specjax.speculative(TARGET[0], draft.ngram(3)) is specjax.speculative(TARGET[0], draft.ngram(3))
 
 

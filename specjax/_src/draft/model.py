@@ -30,7 +30,6 @@ class ModelState:
     length: Array
 
 
-@functools.cache
 def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     """Draft with another `Model` of the same vocabulary; its parameters are `draft_params`.
 
@@ -44,7 +43,11 @@ def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     if num_speculative_tokens < 1:
         raise ValueError(f"from_model needs num_speculative_tokens >= 1, got {num_speculative_tokens}; "
                          "for plain decoding use draft.null() or drafter=None")
+    return _from_model(model, num_speculative_tokens)
 
+
+@functools.cache  # here, so that it does not matter which arguments were named
+def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     def init(params: Any, batch: int, capacity: int) -> ModelState:
         del params
         slack = max(num_speculative_tokens + 1, CATCH_UP)

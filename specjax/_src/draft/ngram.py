@@ -15,7 +15,6 @@ from specjax._src.draft.null import root
 from specjax._src.types import Array, Context, Drafter
 
 
-@functools.cache
 def ngram(num_speculative_tokens: int, max_ngram: int = 3, min_ngram: int = 1) -> Drafter:
     """Propose the continuation of the latest longest match of the last `min_ngram .. max_ngram` tokens.
 
@@ -30,7 +29,11 @@ def ngram(num_speculative_tokens: int, max_ngram: int = 3, min_ngram: int = 1) -
                          "for plain decoding use draft.null() or drafter=None")
     if not 1 <= min_ngram <= max_ngram:
         raise ValueError(f"ngram needs 1 <= min_ngram <= max_ngram, got min_ngram={min_ngram}, max_ngram={max_ngram}")
+    return _ngram(num_speculative_tokens, max_ngram, min_ngram)
 
+
+@functools.cache  # behind the defaults, so that `ngram(3)` and `ngram(3, max_ngram=3)` are one object
+def _ngram(num_speculative_tokens: int, max_ngram: int, min_ngram: int) -> Drafter:
     def init(params: Any, batch: int, capacity: int) -> Array:
         del params, capacity
         return jnp.zeros(batch, jnp.int32)
