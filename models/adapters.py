@@ -124,3 +124,19 @@ def _nest(flat: dict[Path, Any]) -> dict[Any, Any]:
             node = node.setdefault(key, {})
         node[path[-1]] = leaf
     return tree
+
+
+@functools.lru_cache(maxsize=64)
+def with_vocabulary(model: Model, vocab_size: int) -> Model:
+    """`model` scoring only its first `vocab_size` ids: for models of one tokenizer whose heads are padded differently.
+
+    Rows behind the real vocabulary hold whatever training left there and may win an argmax; they are cut, not masked.
+    """
+
+    def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
+        out = model.apply(params, tokens, cache, attend)
+        if out.logits.shape[-1] < vocab_size:
+            raise ValueError(f"the model scores {out.logits.shape[-1]} tokens, fewer than the {vocab_size} asked for")
+        return Output(out.logits[..., :vocab_size], out.features, out.pending)
+
+    return Model(model.init_cache, apply, model.commit)

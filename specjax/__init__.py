@@ -11,6 +11,7 @@ from typing import Any as _Any
 
 from specjax import cache as cache
 from specjax import draft as draft
+from specjax import sampling as sampling
 from specjax import verify as verify
 from specjax._src.generate import generate as generate
 from specjax._src.generate import stream as stream
@@ -25,10 +26,13 @@ from specjax._src.state import Stats as Stats
 from specjax._src.tree import TokenTree as TokenTree
 from specjax._src.types import Attend as Attend
 from specjax._src.types import Constraint as Constraint
+from specjax._src.types import Context as Context
 from specjax._src.types import Drafter as Drafter
+from specjax._src.types import Feedback as Feedback
 from specjax._src.types import Model as Model
 from specjax._src.types import Output as Output
 from specjax._src.types import Params as Params
+from specjax._src.types import Verdict as Verdict
 from specjax._src.types import Verifier as Verifier
 
 if _TYPE_CHECKING:
@@ -39,8 +43,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Attend",
     "Constraint",
+    "Context",
     "Decoder",
     "Drafter",
+    "Feedback",
     "FinishReason",
     "Generation",
     "Info",
@@ -51,11 +57,13 @@ __all__ = [
     "State",
     "Stats",
     "TokenTree",
+    "Verdict",
     "Verifier",
     "cache",
     "draft",
     "generate",
     "load",
+    "sampling",
     "speculative",
     "stream",
     "verify",

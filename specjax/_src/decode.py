@@ -51,17 +51,21 @@ def ladder(drafter: Drafter) -> list[Drafter]:
 def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> tuple[State, Info]:
     """One round at the width of `drafter`, one rung of the ladder."""
     base = state.length - 1
-    vocab_size = _vocab_size(rules.model, params, state)
-    context = _context(rules, state, vocab_size)
+    num_ids = vocab_size(rules.model, params, state)
+    context = _context(rules, state, num_ids)
     noise = Noise(state.key, state.length, rules.verifier.shared_noise)
     if drafter.shape.num_speculative_tokens == 0:
         tree, draft = root_only(context), state.draft  # a drafter that is off is not touched; it catches up later
     else:
         tree, draft = drafter.propose(params.draft, noise, state.draft, context)
+        if rules.verifier.needs_draft_logits and tree.draft_logits is None and not drafter.one_hot:
+            raise ValueError(f"verifier {rules.verifier.name} needs the law each token was drawn from, but drafter "
+                             f"{drafter.name} gives no draft_logits: let it return them, declare it one_hot if its "
+                             "tokens are chosen, or use verify.match()")
 
     positions = base[:, None] + jnp.arange(drafter.shape.num_nodes)
     out = rules.model.apply(params.target, tree.tokens, state.cache, Attend(base, positions, tree.valid))
-    chex.assert_shape(out.logits, (*tree.tokens.shape, vocab_size))
+    chex.assert_shape(out.logits, (*tree.tokens.shape, num_ids))
     masks = constraints.masks_along(rules.constraint, state.rule_state, tree.drafted)
     logits = sampling.adjust(out.logits, state.history, tree.drafted, 0, masks)
     verdict, broken, logits = _verify(rules.verifier, noise, tree, logits, state)
@@ -89,30 +93,31 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
         stats=stats,
     )
     info = Info(emitted, counts, tree.num_drafted, jnp.minimum(verdict.num_accepted, counts))
-    return plan_round(rules, state, vocab_size), info
+    return plan_round(rules, state, num_ids), info
 
 
-def plan_round(rules: Rules, state: State, vocab_size: int) -> State:
+def plan_round(rules: Rules, state: State, num_ids: int) -> State:
     """Fix how many tokens each row proposes next, before any of them is drawn."""
     # The last token of a budget is the target's own, so a row never proposes more than it could keep.
     drafts = jnp.minimum(state.max_drafts, state.limit - state.generated - 1)
     if rules.drafter.available is not None:
-        drafts = jnp.minimum(drafts, rules.drafter.available(state.draft, _context(rules, state, vocab_size)))
+        drafts = jnp.minimum(drafts, rules.drafter.available(state.draft, _context(rules, state, num_ids)))
     return replace(state, drafts=jnp.where(state.live, jnp.maximum(drafts, 0), 0))
 
 
 def plan(rules: Rules, params: Params, state: State) -> State:
     """`plan_round` for callers that do not know V."""
-    return plan_round(rules, state, _vocab_size(rules.model, params, state))
+    return plan_round(rules, state, vocab_size(rules.model, params, state))
 
 
 def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> State:
     """Rounds until every row has ended or has `num_tokens` more tokens; a row held back by that alone is not ended."""
     budget = state.limit
-    state = replace(state, limit=jnp.minimum(budget, state.generated + num_tokens))
+    left = jnp.minimum(budget - state.generated, num_tokens)  # in this order no sum can overflow
+    state = replace(state, limit=state.generated + left)
     state = settle(state)
-    vocab_size = _vocab_size(rules.model, params, state)
-    state = plan_round(rules, state, vocab_size)
+    num_ids = vocab_size(rules.model, params, state)
+    state = plan_round(rules, state, num_ids)
     rungs = ladder(rules.drafter)
     narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
 
@@ -134,7 +139,7 @@ def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> 
     held_back = (state.finish == FinishReason.LENGTH) | (state.finish == FinishReason.CAPACITY)
     held_back &= state.generated < budget
     finish = jnp.where(held_back, FinishReason.RUNNING, state.finish)
-    return plan_round(rules, replace(state, limit=budget, finish=finish), vocab_size)
+    return plan_round(rules, replace(state, limit=budget, finish=finish), num_ids)
 
 
 def feed(rules: Rules, params: Params, state: State, entries: Array, new_length: Array, chunk: int) -> State:
@@ -172,9 +177,9 @@ def settle(state: State) -> State:
     return replace(state, finish=jnp.where(spent, out_of_room, state.finish).astype(jnp.int32))
 
 
-def _context(rules: Rules, state: State, vocab_size: int) -> Context:
+def _context(rules: Rules, state: State, num_ids: int) -> Context:
     return Context(state.tokens, state.length, state.live, state.drafts, state.history, state.rule_state,
-                   state.features, state.cache, rules.constraint, vocab_size)
+                   state.features, state.cache, rules.constraint, num_ids)
 
 
 def _verify(
@@ -233,7 +238,8 @@ def _last_features(features: dict[str, Array], num: Array, before: dict[str, Arr
     return {name: rows.select(num > 0, last[name], before[name]) for name in before}
 
 
-def _vocab_size(model: Model, params: Params, state: State) -> int:
+def vocab_size(model: Model, params: Params, state: State) -> int:
+    """V of the target."""
     return output_shape(model, params, state.tokens.shape[0], state.cache).logits.shape[-1]
 
 
@@ -244,7 +250,7 @@ def output_shape(model: Model, params: Params, batch: int, cache: Any) -> Any:
       ValueError: if the model does not return logits [B, T, V].
     """
     leaves, structure = jax.tree.flatten((params.target, cache))
-    return _output_shape(model, batch, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    return _output_shape(model, batch, structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
 
 
 @functools.lru_cache(maxsize=256)  # a trace of a large model takes a second, and every round and request asks

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from specjax._src import decode
 from specjax._src.decode import Rules
-from specjax._src.request import Request
+from specjax._src.request import Request, full_capacity
 from specjax._src.sampling import Sampling
 from specjax._src.speculative import Decoder, checked_request, open_state, result, speculative
 from specjax._src.state import Generation, State
@@ -42,8 +42,9 @@ def generate(
     """Generate text under the target's own law, faster with a drafter than without.
 
     One compiled program for each (batch, prompt width, max_new_tokens, capacity); everything else about a request is
-    data. May be called inside `jax.jit` if the arguments are arrays; then nothing can be raised, and a bad row ends
-    with `FinishReason.ERROR`.
+    data, up to the padding: EOS ids count in fours, stop sequences in fours of eight tokens, and whether there is a
+    `logit_bias` or an `allowed` mask at all. May be called inside `jax.jit` if the arguments are arrays; then nothing
+    can be raised, and a bad row ends with `FinishReason.ERROR`.
 
     Args:
       model: the target, `specjax.Model`.
@@ -78,6 +79,7 @@ def generate(
         decoder.rules, pair, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
         num_samples=num_samples, sampling=sampling, key=key, limits=limits, eos_ids=eos_ids, stop=stop,
         num_speculative_tokens=num_speculative_tokens)
+    capacity = full_capacity(request.prompts.shape[1], max_new_tokens, capacity)
     return whole(decoder.rules, max_new_tokens, capacity, num_samples, pair, request)
 
 
@@ -113,6 +115,7 @@ def stream(
     checked = checked_request(
         decoder.rules, pair, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
         num_samples=num_samples, **request)
+    capacity = full_capacity(checked.prompts.shape[1], max_new_tokens, capacity)
     return _rounds(decoder, pair, opened(decoder.rules, max_new_tokens, capacity, num_samples, pair, checked))
 
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from specjax._src import checks, decode, rows
 from specjax._src import constraint as constraints
-from specjax._src import decode, rows
 from specjax._src.decode import Rules
 from specjax._src.draft.null import null
-from specjax._src.request import Request, make_request
+from specjax._src.request import Request, full_capacity, known_ids, make_request
 from specjax._src.state import FinishReason, Generation, State, no_stats
 from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
 from specjax._src.verify.block import block
@@ -47,7 +48,6 @@ class Decoder(NamedTuple):
     result: Callable[[State], Generation]
 
 
-@functools.cache
 def speculative(
     model: Model,
     drafter: Drafter | None = None,
@@ -80,12 +80,16 @@ def speculative(
             raise TypeError(f"{name} must be {remedy}, got {value!r}")
     if verifier is None:
         verifier = match() if drafter.one_hot else block()
-    rules = Rules(model, drafter, verifier, constraint, logprobs)
+    return _decoder(Rules(model, drafter, verifier, constraint, bool(logprobs)))
+
+
+@functools.cache
+def _decoder(rules: Rules) -> Decoder:
     return Decoder(
         rules,
         functools.partial(_init, rules),
         functools.partial(_extend, rules),
-        functools.partial(decode.round_step, rules, drafter),
+        functools.partial(decode.round_step, rules, rules.drafter),
         functools.partial(decode.run, rules),
         result,
     )
@@ -96,7 +100,7 @@ def open_state(
 ) -> State:
     """The state after prefill of a checked request; `num_samples` rows for each prompt."""
     batch, width = request.prompts.shape
-    capacity = width + max_new_tokens if capacity is None else capacity
+    capacity = full_capacity(width, max_new_tokens, capacity)
     state = _empty(rules, params, request, max_new_tokens, capacity)
     num = jnp.where(request.good, request.lengths, 0)
     state = _append(rules, params, state, request.prompts, num, min(PREFILL, width))
@@ -132,8 +136,15 @@ def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **
     if missing:
         raise ValueError(f"drafter {rules.drafter.name} reads the target features {sorted(missing)}, but the model "
                          f"offers {sorted(out.features)}: use a drafter that needs none, or a model that returns them")
+    vocab_size = out.logits.shape[-1]
+    rule = rules.constraint
+    if rule is not None:
+        mask = jax.eval_shape(lambda: jax.vmap(rule.mask)(rule.init(1)))
+        if mask.shape != (1, vocab_size):
+            raise ValueError(f"the constraint's mask has shape {list(mask.shape[1:])}, but the target scores "
+                             f"{vocab_size} tokens: return bool [{vocab_size}] for one row")
     most_drafts = rules.drafter.shape.num_speculative_tokens
-    return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=out.logits.shape[-1], **arguments)
+    return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=vocab_size, **arguments)
 
 
 @functools.lru_cache(maxsize=64)
@@ -173,18 +184,27 @@ def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, 
         stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)
 
 
-def _extend(rules: Rules, params: Params, state: State, tokens: Array, num: Array) -> State:
-    return _append(rules, params, state, jnp.asarray(tokens, jnp.int32), jnp.asarray(num, jnp.int32), EXTEND)
+def _extend(rules: Rules, params: Params, state: State, tokens: Any, num: Any) -> State:
+    batch = state.length.shape[0]
+    if np.ndim(tokens) != 2 or np.shape(tokens)[0] != batch or not jnp.issubdtype(jnp.result_type(tokens), jnp.integer):
+        raise ValueError(f"extend needs integer tokens [{batch}, T], one row for each of the state, got "
+                         f"{jnp.result_type(tokens)}{list(np.shape(tokens))}; rows that get nothing have num = 0")
+    num = checks.per_row("num", num, batch, np.shape(tokens)[1], "the width of tokens")
+    return _append(rules, params, state, jnp.asarray(tokens, jnp.int32), num, EXTEND)
 
 
 def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Array, chunk: int) -> State:
-    """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there; a row without room ends in error."""
+    """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there.
+
+    A row without room, or with an id the target does not know, keeps its text and ends its new turn in error.
+    """
     batch, width = tokens.shape
     nowhere = state.tokens.shape[1]
-    fits = state.length + num <= state.capacity
-    finish = jnp.where(num > 0, jnp.where(fits, FinishReason.RUNNING, FinishReason.ERROR), state.finish)
-    num = jnp.where(fits, num, 0)
     begins = num > 0
+    good = state.length + num <= state.capacity
+    good &= known_ids(tokens, num, decode.vocab_size(rules.model, params, state))
+    finish = jnp.where(begins, jnp.where(good, FinishReason.RUNNING, FinishReason.ERROR), state.finish)
+    num = jnp.where(good, num, 0)
     entries, length = jnp.maximum(state.length - 1, 0), state.length + num
     place = jnp.where(jnp.arange(width) < num[:, None], state.length[:, None] + jnp.arange(width), nowhere)
     buffer = state.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop")

@@ -41,6 +41,7 @@ class Stats:
       recovered: int32 [B], tokens the target drew after it refused a proposed one.
       bonus: int32 [B], tokens the target drew after a block that it kept whole (every token of plain decoding is one).
       drafted_per_position: int32 [B, k], rounds in which position `i` of the block was proposed.
+      reached_per_position: int32 [B, k], rounds in which position `i` was proposed and all before it were kept.
       accepted_per_position: int32 [B, k], rounds in which position `i` of the block was kept.
       drafted_per_round: int32 [B, R], 0 past the row's end.
       accepted_per_round: int32 [B, R], 0 past the row's end.
@@ -52,6 +53,7 @@ class Stats:
     recovered: Array
     bonus: Array
     drafted_per_position: Array
+    reached_per_position: Array
     accepted_per_position: Array
     drafted_per_round: Array
     accepted_per_round: Array
@@ -74,9 +76,8 @@ class Stats:
 
     @property
     def conditional_acceptance_rate_per_position(self) -> Array:
-        """Of the rounds that kept position `i - 1` and proposed `i`, the share that kept `i`: float32 [B, k]."""
-        before = jnp.concatenate([self.rounds[:, None], self.accepted_per_position[:, :-1]], axis=1)
-        return _ratio(self.accepted_per_position, jnp.minimum(before, self.drafted_per_position))
+        """Of the rounds that proposed position `i` and kept all before it, the share that kept `i`: float32 [B, k]."""
+        return _ratio(self.accepted_per_position, self.reached_per_position)
 
 
 @pytree
@@ -187,7 +188,7 @@ def no_stats(batch: int, num_speculative_tokens: int, max_rounds: int) -> Stats:
     row = jnp.zeros(batch, jnp.int32)
     position = jnp.zeros((batch, num_speculative_tokens), jnp.int32)
     record = jnp.zeros((batch, max_rounds), jnp.int32)
-    return Stats(row, row, row, row, row, position, position, record, record)
+    return Stats(row, row, row, row, row, position, position, position, record, record)
 
 
 def count_round(
@@ -208,6 +209,7 @@ def count_round(
     counted = jnp.where(ended, jnp.minimum(drafted, emitted), drafted)
     refused = num_accepted < drafted
     position = jnp.arange(stats.accepted_per_position.shape[1])
+    proposed, kept = position < counted[:, None], position < accepted[:, None]
     # A record as long as the budget has room for every round, since a round emits at least one token.
     here = (jnp.arange(stats.drafted_per_round.shape[1]) == stats.rounds[:, None]) & live[:, None]
     return Stats(
@@ -216,8 +218,9 @@ def count_round(
         accepted=stats.accepted + accepted,
         recovered=stats.recovered + own * refused,
         bonus=stats.bonus + own * ~refused,
-        drafted_per_position=stats.drafted_per_position + (position < counted[:, None]),
-        accepted_per_position=stats.accepted_per_position + (position < accepted[:, None]),
+        drafted_per_position=stats.drafted_per_position + proposed,
+        reached_per_position=stats.reached_per_position + (proposed & (position <= accepted[:, None])),
+        accepted_per_position=stats.accepted_per_position + kept,
         drafted_per_round=stats.drafted_per_round + here * counted[:, None],
         accepted_per_round=stats.accepted_per_round + here * accepted[:, None],
     )

@@ -74,6 +74,7 @@ ROWS = (
     ("v = verify / one-row pass", "v", _number),
     ("round", "round", _ms),
     ("round / its parts alone", "round_over_parts", _number),
+    ("round / bare round", "round_over_bare", _number),
     ("sampled / greedy step", "sampled_over_greedy_step", _number),
     ("sampled / greedy round", "sampled_over_greedy_round", _number),
     ("temporaries / arguments", "temporary_over_arguments", _percent),

@@ -65,6 +65,8 @@ def deep_summary(subject: Subject, plain: Way, way: Way, medians: Medians) -> di
         "verify": rows,
         "round": greedy,
         "round_over_parts": medians[f"loop/{k}/greedy"] / alone,
+        "bare_round": medians[f"bare/{k}"],
+        "round_over_bare": greedy / medians[f"bare/{k}"],
         "sampled_round": round_seconds(way.sampled, medians[f"loop/{k}/sampled"]),
         "rounds_by_width": way.greedy.rounds_by_width(way.widths),
         "sampled_rounds_by_width": way.sampled.rounds_by_width(way.widths),

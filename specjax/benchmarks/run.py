@@ -130,6 +130,9 @@ def make_parts(subject: Subject, settings: Settings, ways: list[Way]) -> dict[st
     }
     for rows in sorted({1, *(width + 1 for way in ways for width in way.widths)}):
         parts[f"target/{rows}"] = steps.model_pass(subject.model, subject.params, rows, slots, length)
+    for way in ways:
+        if way.k:
+            parts[f"bare/{way.k}"] = steps.bare_round(subject, way.k, slots, length)
     return parts
 
 

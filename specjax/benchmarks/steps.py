@@ -39,6 +39,36 @@ def model_pass(model: Model, params: Any, width: int, capacity: int, length: int
     return Repeated(step, (params, attend, num), (jnp.zeros((1, width), jnp.int32), model.init_cache(1, capacity)))
 
 
+def bare_round(subject: Subject, k: int, capacity: int, length: int) -> Repeated:
+    """`k` draft steps, one without head and a pass of the target over `k + 1` rows, one after the other, nothing else.
+
+    What a round costs beside this is the library's own; what this costs beside its parts timed alone is the machine's:
+    two models share the processor's caches.
+    """
+    one, block = jnp.ones((1, 1), bool), jnp.ones((1, k + 1), bool)
+
+    def read(model: Model, params: Any, tokens: Array, cache: Any, at: Array, valid: Array) -> tuple[Array, Any]:
+        attend = Attend(at, at[:, None] + jnp.arange(valid.shape[1]), valid)
+        out = model.apply(params, tokens, cache, attend)
+        return rows.argmax(out.logits), model.commit(out.pending, None, at, jnp.sum(valid, axis=1, dtype=jnp.int32))
+
+    def step(fixed: tuple[Params, Array], carry: tuple[Array, Any, Any]) -> tuple[Array, Any, Any]:
+        (params, base), (root, cache, draft_cache) = fixed, carry
+
+        def draft(carry: tuple[Array, Any], index: Array) -> tuple[tuple[Array, Any], Array]:
+            token, draft_cache = read(subject.draft_model, params.draft, carry[0], carry[1], base + index, one)
+            return (token, draft_cache), token
+
+        (last, draft_cache), drafted = jax.lax.scan(draft, (root, draft_cache), jnp.arange(k))
+        _, draft_cache = read(subject.draft_model, params.draft, last, draft_cache, base + k, one)
+        tokens = jnp.concatenate([root, drafted[:, :, 0].T], axis=1)
+        following, cache = read(subject.model, params.target, tokens, cache, base, block)
+        return following[:, -1:], cache, draft_cache
+
+    caches = subject.model.init_cache(1, capacity), subject.draft_model.init_cache(1, capacity)
+    return Repeated(step, (subject.both, jnp.full(1, length, jnp.int32)), (jnp.zeros((1, 1), jnp.int32), *caches))
+
+
 @dataclasses.dataclass
 class Loop:
     """The real decode loop over a few prompts, prefill and EOS left out; a call gives its seconds.

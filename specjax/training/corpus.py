@@ -10,8 +10,6 @@ import ast
 import dataclasses
 import hashlib
 import pathlib
-import random
-import re
 import sysconfig
 import textwrap
 from collections.abc import Iterator
@@ -22,7 +20,6 @@ SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "encodings", "pydoc_data"}
 )
 MAX_DIGIT_SHARE = 0.12
-_HEADER = re.compile(r"def (\w+)(\(.*:)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,14 +98,3 @@ def held_out_headers(modules: list[Module], count: int) -> list[Function]:
     found = {f.header: f for m in modules if m.held_out for f in functions(m)}
     fresh = [f for h, f in found.items() if h not in seen and "\n" not in h]
     return sorted(fresh, key=lambda f: hashlib.sha256(f.header.encode()).digest())[:count]
-
-
-def mixed_headers(found: list[Function], seed: int) -> list[str]:
-    """One new header for each function: its name with the parameters of another, single lines only.
-
-    Nobody wrote these, so what a model makes of them is not what it has learnt by heart.
-    """
-    parts = [m.groups() for f in found if (m := _HEADER.fullmatch(f.header))]
-    order = list(range(len(parts)))
-    random.Random(seed).shuffle(order)
-    return [f"def {name}{parts[other][1]}" for (name, _), other in zip(parts, order, strict=True)]

@@ -98,14 +98,10 @@ def documents(out: pathlib.Path, name: str) -> list[np.ndarray]:
 
 
 def headed_functions(tokenizer: Tokenizer) -> tuple[list[np.ndarray], list[int]]:
-    """Beginnings of functions for the target to continue: their tokens, and how many of them are the header.
-
-    Training functions with a header of one line, and as many headers without a body that occur nowhere.
-    """
+    """Training functions with a header of one line: their tokens, and how many of them are the header."""
     functions = [f for f in training_functions(corpus.standard_library()) if "\n" not in f.header]
-    invented = corpus.mixed_headers(functions, seed=0)
-    headers = encode(tokenizer, [f.header for f in functions] + invented)
-    bodies = encode(tokenizer, [f.text for f in functions] + invented)
+    bodies = encode(tokenizer, [f.text for f in functions])
+    headers = encode(tokenizer, [f.header for f in functions])
     return bodies, [len(h) for h in headers]
 
 
@@ -121,9 +117,9 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="run folder; a second start resumes it")
-    parser.add_argument("--minutes", type=float, default=60.0, help="length of the first stage")
+    parser.add_argument("--minutes", type=float, default=64.0, help="length of the first stage")
     parser.add_argument("--steps", type=int, default=0, help="optimiser steps of the first stage, instead of minutes")
-    parser.add_argument("--refine-minutes", type=float, default=12.0, help="length of the last stage")
+    parser.add_argument("--refine-minutes", type=float, default=22.0, help="length of the last stage")
     parser.add_argument("--batch", type=int, default=8, help="windows of 256 tokens per step")
     parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the first stage")
     parser.add_argument("--refine-rate", type=float, default=2e-3, help="peak learning rate of the last stage")

@@ -35,7 +35,7 @@ def test_bench_writes_what_it_measured(small, checkpoints, tmp_path):
     assert {"jax", "python", "device", "command", "XLA_FLAGS"} <= set(found["environment"])
     (deep,) = found["speculative"]
     assert deep["k"] == 2 and deep["text_equals_plain"] is True
-    assert set(found["parts"]) == {"draft/step", "draft/feed", "target/1", "target/3"}
+    assert set(found["parts"]) == {"draft/step", "draft/feed", "target/1", "target/3", "bare/2"}
     assert all(len(times) == 2 and min(times) > 0 for times in found["seconds"].values())
     numbers = ("mean_accepted_length", "predicted_speedup", "measured_speedup", "round_over_parts", "c", "v",
                "sampled_over_greedy_round", "temporary_over_arguments", "tokens_per_second")
@@ -66,10 +66,11 @@ def test_without_texts_only_steps_are_summed_up():
     way = run.Way(None, [2, 0], loop, loop, None)
     plain = run.Way(None, [0], loop, loop, None)
     medians = {"draft/step": 1.0, "draft/feed": 0.5, "target/1": 4.0, "target/3": 7.5, "loop/0/greedy": 10.0,
-               "loop/2/greedy": 22.0, "loop/2/sampled": 24.2}
+               "bare/2": 10.0, "loop/2/greedy": 22.0, "loop/2/sampled": 24.2}
     found = results.deep_summary(None, plain, way, medians)
     assert "measured_speedup" not in found
     assert found["round"] == 11.0 and found["round_over_parts"] == pytest.approx(1.1)
+    assert found["round_over_bare"] == pytest.approx(1.1)
     assert found["sampled_over_greedy_round"] == pytest.approx(1.1) and found["temporary_over_arguments"] == 0.1
     assert found["c"] == 0.25 and found["v"] == 1.875
 

@@ -94,9 +94,9 @@ def test_features_that_the_model_lacks():
 
 
 @pytest.mark.parametrize(("bad", "message"), [
-    (lambda: draft.ngram(0), "num_speculative_tokens >= 1"),
+    (lambda: draft.ngram(0), "at least 1, got 0"),
     (lambda: draft.ngram(3, max_ngram=1, min_ngram=2), "min_ngram=2"),
-    (lambda: draft.ngram(3, min_ngram=0), "min_ngram=0"),
+    (lambda: draft.ngram(3, min_ngram=0), "min_ngram must be at least 1"),
     (lambda: draft.from_model(TARGET[0], 0), "draft.null"),
 ])
 def test_factories(bad, message):

@@ -28,7 +28,8 @@ def test_by_hand():
     assert stats.mean_accepted_length[0] == pytest.approx(9 / 4)
     assert stats.acceptance_rate[0] == pytest.approx(6 / 8)
     np.testing.assert_allclose(stats.acceptance_rate_per_position[0], [3 / 4, 2 / 4, 1 / 4])
-    np.testing.assert_allclose(stats.conditional_acceptance_rate_per_position[0], [1, 2 / 3, 1 / 2], rtol=1e-6)
+    np.testing.assert_allclose(stats.conditional_acceptance_rate_per_position[0], [1, 2 / 3, 1], rtol=1e-6)
+    np.testing.assert_array_equal(stats.reached_per_position[0], [3, 3, 1])
 
 
 def test_rates_of_rows_that_did_nothing_are_zero():

@@ -1,5 +1,6 @@
 """Two small decoders that differ in every switch."""
 
+import jax
 import pytest
 from flax import nnx
 
@@ -24,4 +25,5 @@ def module(config):
 
 @pytest.fixture
 def model_and_params(module):
-    return from_nnx(module)
+    model, params = from_nnx(module)
+    return model._replace(apply=jax.jit(model.apply)), params  # op by op, compiling takes most of the time

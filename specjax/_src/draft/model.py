@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from specjax._src import constraint as constraints
 from specjax._src import rows, sampling, tree
-from specjax._src.draft.null import root
+from specjax._src.draft.null import checked_depth, root
 from specjax._src.noise import Noise
 from specjax._src.types import Array, Attend, Context, Drafter, Feedback, Model, pytree
 
@@ -40,9 +40,7 @@ def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     Raises:
       ValueError: if `num_speculative_tokens < 1`; when traced, if the vocabularies differ.
     """
-    if num_speculative_tokens < 1:
-        raise ValueError(f"from_model needs num_speculative_tokens >= 1, got {num_speculative_tokens}; "
-                         "for plain decoding use draft.null() or drafter=None")
+    num_speculative_tokens = checked_depth("from_model", num_speculative_tokens)
     return _from_model(model, num_speculative_tokens)
 
 

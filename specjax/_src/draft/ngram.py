@@ -10,8 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax._src import rows, tree
-from specjax._src.draft.null import root
+from specjax._src import checks, rows, tree
+from specjax._src.draft.null import checked_depth, root
 from specjax._src.types import Array, Context, Drafter
 
 
@@ -24,10 +24,9 @@ def ngram(num_speculative_tokens: int, max_ngram: int = 3, min_ngram: int = 1) -
     Raises:
       ValueError: if `num_speculative_tokens < 1` or not `1 <= min_ngram <= max_ngram`.
     """
-    if num_speculative_tokens < 1:
-        raise ValueError(f"ngram needs num_speculative_tokens >= 1, got {num_speculative_tokens}; "
-                         "for plain decoding use draft.null() or drafter=None")
-    if not 1 <= min_ngram <= max_ngram:
+    num_speculative_tokens = checked_depth("ngram", num_speculative_tokens)
+    max_ngram, min_ngram = checks.whole("max_ngram", max_ngram, 1), checks.whole("min_ngram", min_ngram, 1)
+    if min_ngram > max_ngram:
         raise ValueError(f"ngram needs 1 <= min_ngram <= max_ngram, got min_ngram={min_ngram}, max_ngram={max_ngram}")
     return _ngram(num_speculative_tokens, max_ngram, min_ngram)
 

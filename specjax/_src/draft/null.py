@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax._src import tree
+from specjax._src import checks, tree
 from specjax._src.types import Array, Context, Drafter
 
 
@@ -40,3 +40,9 @@ def root_only(context: Context) -> tree.TokenTree:
 def root(context: Context) -> Array:
     """The last committed token of each row: int32 [B]."""
     return jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)[:, 0]
+
+
+def checked_depth(factory: str, num_speculative_tokens: Any) -> int:
+    """`num_speculative_tokens` as an int >= 1; a cache keyed by what callers write would take 2.0 for 2."""
+    name = f"{factory}'s num_speculative_tokens (for plain decoding use draft.null() or drafter=None)"
+    return checks.whole(name, num_speculative_tokens, 1)

@@ -54,5 +54,5 @@ def greedy(tree: TokenTree, logits: Array) -> Verdict:
     """The same walk at temperature 0, where every choice is known at once: `logits` [B, N, V], no noise."""
     choice = rows.argmax(logits)
     agrees = (choice[:, :-1] == tree.drafted) & tree.valid[:, 1:]
-    num_accepted = jnp.sum(jnp.cumprod(agrees.astype(jnp.int32), axis=1), axis=1)
+    num_accepted = jnp.sum(jnp.cumprod(agrees.astype(jnp.int32), axis=1), axis=1, dtype=jnp.int32)
     return Verdict(num_accepted, rows.take(choice, num_accepted))
