@@ -51,8 +51,7 @@ def ladder(drafter: Drafter) -> list[Drafter]:
 def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> tuple[State, Info]:
     """One round at the width of `drafter`, one rung of the ladder."""
     base = state.length - 1
-    num_ids = vocab_size(rules.model, params, state)
-    context = _context(rules, state, num_ids)
+    context = _context(rules, params, state)
     noise = Noise(state.key, state.length, rules.verifier.shared_noise)
     if drafter.shape.num_speculative_tokens == 0:
         tree, draft = root_only(context), state.draft  # a drafter that is off is not touched; it catches up later
@@ -65,7 +64,7 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
 
     positions = base[:, None] + jnp.arange(drafter.shape.num_nodes)
     out = rules.model.apply(params.target, tree.tokens, state.cache, Attend(base, positions, tree.valid))
-    chex.assert_shape(out.logits, (*tree.tokens.shape, num_ids))
+    chex.assert_shape(out.logits, (*tree.tokens.shape, context.vocab_size))
     masks = constraints.masks_along(rules.constraint, state.rule_state, tree.drafted)
     logits = sampling.adjust(out.logits, state.history, tree.drafted, 0, masks)
     verdict, broken, logits = _verify(rules.verifier, noise, tree, logits, state)
@@ -93,21 +92,16 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
         stats=stats,
     )
     info = Info(emitted, counts, tree.num_drafted, jnp.minimum(verdict.num_accepted, counts))
-    return plan_round(rules, state, num_ids), info
+    return plan_round(rules, params, state), info
 
 
-def plan_round(rules: Rules, state: State, num_ids: int) -> State:
+def plan_round(rules: Rules, params: Params, state: State) -> State:
     """Fix how many tokens each row proposes next, before any of them is drawn."""
     # The last token of a budget is the target's own, so a row never proposes more than it could keep.
     drafts = jnp.minimum(state.max_drafts, state.limit - state.generated - 1)
     if rules.drafter.available is not None:
-        drafts = jnp.minimum(drafts, rules.drafter.available(state.draft, _context(rules, state, num_ids)))
+        drafts = jnp.minimum(drafts, rules.drafter.available(state.draft, _context(rules, params, state)))
     return replace(state, drafts=jnp.where(state.live, jnp.maximum(drafts, 0), 0))
-
-
-def plan(rules: Rules, params: Params, state: State) -> State:
-    """`plan_round` for callers that do not know V."""
-    return plan_round(rules, state, vocab_size(rules.model, params, state))
 
 
 def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> State:
@@ -115,9 +109,7 @@ def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> 
     budget = state.limit
     left = jnp.minimum(budget - state.generated, num_tokens)  # in this order no sum can overflow
     state = replace(state, limit=state.generated + left)
-    state = settle(state)
-    num_ids = vocab_size(rules.model, params, state)
-    state = plan_round(rules, state, num_ids)
+    state = plan_round(rules, params, settle(state))
     rungs = ladder(rules.drafter)
     narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
 
@@ -139,7 +131,7 @@ def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> 
     held_back = (state.finish == FinishReason.LENGTH) | (state.finish == FinishReason.CAPACITY)
     held_back &= state.generated < budget
     finish = jnp.where(held_back, FinishReason.RUNNING, state.finish)
-    return plan_round(rules, replace(state, limit=budget, finish=finish), num_ids)
+    return plan_round(rules, params, replace(state, limit=budget, finish=finish))
 
 
 def feed(rules: Rules, params: Params, state: State, entries: Array, new_length: Array, chunk: int) -> State:
@@ -172,14 +164,13 @@ def feed(rules: Rules, params: Params, state: State, entries: Array, new_length:
 
 def settle(state: State) -> State:
     """End the rows that have no budget left."""
-    out_of_room = jnp.where(state.limit < state.wanted, FinishReason.CAPACITY, FinishReason.LENGTH)
     spent = state.live & (state.generated >= state.limit)
-    return replace(state, finish=jnp.where(spent, out_of_room, state.finish).astype(jnp.int32))
+    return replace(state, finish=jnp.where(spent, state.out_of_room, state.finish))
 
 
-def _context(rules: Rules, state: State, num_ids: int) -> Context:
+def _context(rules: Rules, params: Params, state: State) -> Context:
     return Context(state.tokens, state.length, state.live, state.drafts, state.history, state.rule_state,
-                   state.features, state.cache, rules.constraint, num_ids)
+                   state.features, state.cache, rules.constraint, vocab_size(rules.model, params, state))
 
 
 def _verify(

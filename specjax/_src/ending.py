@@ -39,8 +39,7 @@ def cut(state: State, emitted: Array, available: Array, rule_done: Array, broken
     first = jnp.argmax(ends, axis=1)
     counts = jnp.where(ended, first + 1, available).astype(jnp.int32)
 
-    out_of_room = jnp.where(state.limit < state.wanted, FinishReason.CAPACITY, FinishReason.LENGTH)
-    reason = jnp.where(rows.take(is_stop, first), FinishReason.STOP, out_of_room)
+    reason = jnp.where(rows.take(is_stop, first), FinishReason.STOP, state.out_of_room)
     reason = jnp.where(rows.take(is_eos, first), FinishReason.EOS, reason)
     unended = jnp.where(broken, FinishReason.ERROR, FinishReason.RUNNING)
     finish = jnp.where(ended, reason, unended)

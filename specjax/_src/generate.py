@@ -13,7 +13,7 @@ from specjax._src import decode
 from specjax._src.decode import Rules
 from specjax._src.request import Request, full_capacity
 from specjax._src.sampling import Sampling
-from specjax._src.speculative import Decoder, checked_request, open_state, result, speculative
+from specjax._src.speculative import checked_request, open_state, result, speculative
 from specjax._src.state import Generation, State
 from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
 
@@ -116,16 +116,16 @@ def stream(
         decoder.rules, pair, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
         num_samples=num_samples, **request)
     capacity = full_capacity(checked.prompts.shape[1], max_new_tokens, capacity)
-    return _rounds(decoder, pair, opened(decoder.rules, max_new_tokens, capacity, num_samples, pair, checked))
+    return _rounds(decoder.rules, pair, opened(decoder.rules, max_new_tokens, capacity, num_samples, pair, checked))
 
 
-def _rounds(decoder: Decoder, params: Params, state: State) -> Generator[tuple[Array, Array], None, Generation]:
-    rungs = decode.ladder(decoder.rules.drafter)
+def _rounds(rules: Rules, params: Params, state: State) -> Generator[tuple[Array, Array], None, Generation]:
+    rungs = decode.ladder(rules.drafter)
     width = rungs[0].shape.num_nodes
     longest = int(_longest(state))
     while longest >= 0:
         rung = [rung for rung in rungs if rung.shape.num_speculative_tokens >= longest][-1]
-        state, tokens, counts, longest_next = one_round(decoder.rules, rung, width, params, state)
+        state, tokens, counts, longest_next = one_round(rules, rung, width, params, state)
         yield tokens, counts
         longest = int(longest_next)
     return _finished(state)
@@ -136,10 +136,8 @@ def whole(
     rules: Rules, max_new_tokens: int, capacity: int | None, num_samples: int, params: Params, request: Request
 ) -> Generation:
     """A whole generation, prefill included, in one program."""
-    decoder = speculative(
-        rules.model, rules.drafter, rules.verifier, constraint=rules.constraint, logprobs=rules.logprobs)
     state = open_state(rules, params, request, max_new_tokens, capacity, num_samples)
-    return decoder.result(decoder.run(params, state, max_new_tokens))
+    return result(decode.run(rules, params, state, max_new_tokens))
 
 
 opened = jax.jit(

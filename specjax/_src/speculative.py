@@ -216,7 +216,7 @@ def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Arra
         rule_state=reset(constraints.start(rules.constraint, batch), state.rule_state),
         stats=reset(fresh, state.stats))
     state = decode.feed(rules, params, state, entries, length, chunk)
-    return decode.plan(rules, params, decode.settle(state))
+    return decode.plan_round(rules, params, decode.settle(state))
 
 
 def result(state: State) -> Generation:

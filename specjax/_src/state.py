@@ -161,6 +161,11 @@ class State:
         return self.length - self.start
 
     @property
+    def out_of_room(self) -> Array:
+        """Why a row ends that has used up its `limit`: int32 [B], `FinishReason`."""
+        return jnp.where(self.limit < self.wanted, FinishReason.CAPACITY, FinishReason.LENGTH).astype(jnp.int32)
+
+    @property
     def history(self) -> History:
         """The view of the sampling transforms."""
         return History(self.tokens, self.length, self.start, self.eos, self.sampling)
