@@ -124,12 +124,14 @@ def adjust(logits: Array, history: History, drafted: Array, offset: Array | int,
     return _penalise(logits, history, drafted, offset)
 
 
-def log_law(logits: Array, sampling: Sampling) -> Array:
+def log_law(logits: Array, sampling: Sampling, exactly: bool = True) -> Array:
     """Normalised log-probabilities of the law that is sampled from: temperature, top-k, top-p, min-p.
 
     Args:
       logits: float32 [B, T, V], after `adjust`.
       sampling: by row.
+      exactly: if not, top-p may keep a few tokens that are a little less likely than its last one. A draft may do so,
+        since a verifier is exact for any draft law, and it halves the price.
 
     Returns:
       float32 [B, T, V]; -inf outside the support; for a greedy row 0 at the likeliest token and -inf elsewhere.
@@ -144,7 +146,9 @@ def log_law(logits: Array, sampling: Sampling) -> Array:
 
     def when(used: Array, keep: Any, log_probs: Array) -> Array:
         def truncated(log_probs: Array) -> Array:
-            cut = jax.nn.log_softmax(jnp.where(keep(log_probs), log_probs, -jnp.inf))
+            kept, probs = keep(log_probs), jnp.exp(log_probs)
+            mass = jnp.sum(jnp.where(kept, probs, 0.0), axis=-1, keepdims=True)
+            cut = jnp.where(kept, log_probs - jnp.log(mass), -jnp.inf)
             return jnp.where(used[:, None, None], cut, log_probs)  # not a bit of another row changes
 
         return jax.lax.cond(jnp.any(used & ~greedy[:, 0, 0]), truncated, lambda same: same, log_probs)
@@ -152,7 +156,7 @@ def log_law(logits: Array, sampling: Sampling) -> Array:
     log_probs = when(
         sampling.top_k > 0, lambda x: truncate.keep_top_k(x, spread(sampling.top_k)), log_probs)
     log_probs = when(
-        sampling.top_p < 1.0, lambda x: truncate.keep_top_p(jnp.exp(x), spread(sampling.top_p)), log_probs)
+        sampling.top_p < 1.0, lambda x: truncate.keep_top_p(jnp.exp(x), spread(sampling.top_p), exactly), log_probs)
     log_probs = when(
         sampling.min_p > 0.0, lambda x: truncate.keep_min_p(x, spread(sampling.min_p)), log_probs)
     likeliest = rows.argmax(logits)[..., None] == jnp.arange(logits.shape[-1])

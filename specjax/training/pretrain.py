@@ -61,9 +61,7 @@ def pretrain(
     state = {role: transforms[role].init(params[role]) for role in params}
     streams = {name: Windows(rows, settings.length, settings.seed) for name, rows in documents.items()}
     run = RunFolder(out / "pair")
-    (params, state), counters = run.resume(
-        (params, state), {"step": 0, "seconds": 0.0, "files": 0, "functions": 0}
-    )
+    (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0, "files": 0, "functions": 0})
     while (progress := _progress(settings, counters)) < 1.0:
         began = time.monotonic()
         window = _mixed_batch(streams, counters, settings, progress)
@@ -85,9 +83,7 @@ def _progress(settings: PretrainSettings, counters: Counters) -> float:
     return counters["seconds"] / 60 / settings.minutes
 
 
-def _mixed_batch(
-    streams: dict[str, Windows], counters: Counters, settings: PretrainSettings, progress: float
-) -> Array:
+def _mixed_batch(streams: dict[str, Windows], counters: Counters, settings: PretrainSettings, progress: float) -> Array:
     functions = round(settings.batch * settings.function_share[progress >= 0.5])
     rows = []
     for name, number in (("functions", functions), ("files", settings.batch - functions)):

@@ -1,16 +1,11 @@
-"""The last stage: a frozen target writes text, and the draft learns the target's distribution at every token of it.
-
-A draft that has only seen human text meets, in use, the target's own: this closes the gap (on-policy distillation in
-the manner of DistillSpec, arXiv:2310.08461). Half of the rows are greedy, half are sampled; the target's logits are
-kept with the text, so that training on it needs no second pass of the target.
-"""
+"""The last stage: the draft learns the law of a frozen target at every token of the text that the target wrote."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,72 +13,116 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from specjax._src.types import Array, Attend, Model
-from specjax.training.distill import apply_updates, cross_entropy, divergence, schedule
+from specjax._src.types import Array, Model
+from specjax.training.distill import apply_updates, cross_entropy, packed_attend, schedule
 from specjax.training.runs import Counters, RunFolder
-from specjax.training.writing import Written, prompts_from, writer
+from specjax.training.writing import Written
+
+SEPARATOR = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class RefineSettings:
-    """Budget and sizes of the last stage.
+class Lesson:
+    """Windows of written rows, packed end to end, and what to learn at each place.
 
     Attributes:
-      minutes, chunks: length of the stage; `chunks` wins when it is not 0, and makes it independent of the clock.
-      rows: rows written at a time; half of them greedy, half sampled at `temperature`.
-      prompt_tokens, new_tokens: widths of prompt and continuation.
-      batch: rows per optimiser step.
-      steps_per_chunk: optimiser steps for each chunk of rows written.
+      tokens: int32 [B, T].
+      scored: bool [B, T], whether the token after this place was written by the target.
+      temperature: float32 [B, T] of the row at this place; 0 is greedy.
+      ids, log_probs: uint16 and float16 [B, T, C], the target's likeliest next tokens, best first; see `Written`.
     """
 
-    minutes: float
-    chunks: int = 0
-    rows: int = 128
-    temperature: float = 0.8
-    prompt_tokens: int = 80
-    new_tokens: int = 128
-    batch: int = 16
-    steps_per_chunk: int = 24
+    tokens: Array
+    scored: Array
+    temperature: Array
+    ids: Array
+    log_probs: Array
 
 
-def draft_loss(params: Any, draft: Model, rows: Written) -> tuple[Array, dict[str, Array]]:
+jax.tree_util.register_dataclass(Lesson)
+
+
+class Library:
+    """All chunks of a folder as one endless sequence of windows, a pure function of the window's number.
+
+    Rows are shuffled anew every epoch. Of a row that a window cuts the rest is not scored, for there it lacks its head.
+    """
+
+    def __init__(self, folder: pathlib.Path, length: int) -> None:
+        chunks = []
+        for path in sorted(folder.glob("*.npz")):
+            with np.load(path) as arrays:
+                chunks.append(_flat(Written(**arrays)))
+        if not chunks:
+            raise ValueError(f"{folder} holds no chunks; write some first (specjax.training.writing.write_chunks)")
+        self._flat = Lesson(*(np.concatenate([getattr(c, f.name) for c in chunks]) for f in dataclasses.fields(Lesson)))
+        self._starts = np.flatnonzero(self._flat.tokens == SEPARATOR)
+        self._ends = np.append(self._starts[1:], len(self._flat.tokens))
+        self._length, self._epoch, self._order = length, -1, np.zeros(0, np.int64)
+        self.per_epoch = len(self._flat.tokens) // length
+
+    def take(self, first: int, count: int) -> Lesson:
+        """Windows `first .. first + count`."""
+        at = np.stack([self._window(number) for number in range(first, first + count)])
+        lesson = jax.tree.map(lambda x: x[at], self._flat)
+        whole = np.cumsum(lesson.tokens == SEPARATOR, axis=1) > 0
+        return dataclasses.replace(lesson, scored=lesson.scored & whole)
+
+    def _window(self, number: int) -> np.ndarray:
+        epoch, index = divmod(number, self.per_epoch)
+        if epoch != self._epoch:
+            rows = np.random.default_rng(epoch).permutation(len(self._starts))
+            lengths = (self._ends - self._starts)[rows]
+            # Place j of a row that begins at offset o of the new order is place start + j of the old.
+            shift = np.repeat(self._starts[rows] - np.cumsum(lengths) + lengths, lengths)
+            self._order, self._epoch = shift + np.arange(len(shift)), epoch
+        return self._order[index * self._length : (index + 1) * self._length]
+
+
+def _flat(rows: Written) -> Lesson:
+    """The rows end to end, without padding and without each row's last token, which nothing follows."""
+    batch, new_tokens, candidates = rows.ids.shape
+    steps = np.arange(rows.tokens.shape[1])
+    kept = steps < (rows.start + rows.length - 1)[:, None]
+    offset = steps - (rows.start - 1)[:, None]
+    scored = (offset >= 0) & kept
+    place = np.clip(offset, 0, new_tokens - 1)[kept]
+    row = np.broadcast_to(np.arange(batch)[:, None], kept.shape)[kept]
+    return Lesson(
+        rows.tokens[kept], scored[kept], rows.temperature[row], rows.ids[row, place], rows.log_probs[row, place]
+    )
+
+
+def draft_loss(params: Any, draft: Model, lesson: Lesson) -> tuple[Array, dict[str, Array]]:
     """Divergence from the target at the row's own temperature, and, weighing more, what acceptance is made of.
 
-    That is the target's choice on greedy rows, and on sampled rows the mass that both laws share.
+    That is the target's choice on greedy rows, and on sampled rows the mass that both laws share. Both sums run over
+    the target's likeliest tokens, which is where all but a sliver of the mass is.
     """
-    batch, width = rows.tokens.shape
-    steps = jnp.arange(width)
-    attend = Attend(
-        lengths=jnp.zeros((batch,), jnp.int32),
-        positions=jnp.broadcast_to(steps, (batch, width)),
-        valid=steps < (rows.start + rows.length)[:, None],
-    )
-    logits = draft.apply(params, rows.tokens, None, attend).logits
-    count = rows.logits.shape[1]
-    at = rows.start[:, None] - 1 + jnp.arange(count)
-    student = jnp.take_along_axis(logits, at[..., None], axis=1)
-    teacher = rows.logits.astype(jnp.float32)
-    greedy = (rows.temperature == 0)[:, None]
-    sharp = jnp.where(greedy, 1.0, rows.temperature[:, None])[..., None]
-    distance = divergence(teacher / sharp, student / sharp)
-    choice = jnp.argmax(teacher, axis=-1)
-    shared = jnp.sum(jnp.minimum(jax.nn.softmax(teacher / sharp), jax.nn.softmax(student / sharp)), axis=-1)
-    loss = jnp.where(greedy, 0.3 * distance + cross_entropy(student, choice), 0.5 * distance - 2.0 * shared)
-    weight = (jnp.arange(count) < rows.length[:, None]).astype(jnp.float32)
-    accept = jnp.where(greedy, jnp.argmax(student, axis=-1) == choice, shared)
+    logits = draft.apply(params, lesson.tokens, None, packed_attend(lesson.tokens, SEPARATOR)).logits
+    greedy = lesson.temperature == 0
+    ids = lesson.ids.astype(jnp.int32)
+    teacher = lesson.log_probs.astype(jnp.float32)
+    scaled = logits / jnp.where(greedy, 1.0, lesson.temperature)[..., None]
+    student = jnp.take_along_axis(scaled, ids, axis=-1) - jax.nn.logsumexp(scaled, axis=-1, keepdims=True)
+    distance = jnp.sum(jnp.exp(teacher) * (teacher - student), axis=-1)
+    shared = jnp.sum(jnp.exp(jnp.minimum(teacher, student)), axis=-1)
+    loss = jnp.where(greedy, 0.3 * distance + cross_entropy(logits, ids[..., 0]), 0.5 * distance - 2.0 * shared)
+    accept = jnp.where(greedy, jnp.argmax(logits, axis=-1) == ids[..., 0], shared)
 
     def mean(values: Array, mask: Array) -> Array:
         return jnp.sum(values * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
-    parts = {"accept_greedy": mean(accept, weight * greedy), "accept_sampled": mean(accept, weight * ~greedy)}
-    return mean(loss, weight), parts
+    scored = lesson.scored
+    parts = {"accept_greedy": mean(accept, scored & greedy), "accept_sampled": mean(accept, scored & ~greedy)}
+    return mean(loss, scored), parts
 
 
 def draft_step(draft: Model, transform: optax.GradientTransformation) -> Callable[..., Any]:
-    """A compiled `(params, state, rows, progress) -> (params, state, losses)`."""
+    """A compiled `(params, state, lesson, progress) -> (params, state, losses)`; the first two are donated."""
 
-    def step(params: Any, state: Any, rows: Written, progress: Array) -> tuple[Any, Any, dict[str, Array]]:
-        (loss, parts), grads = jax.value_and_grad(draft_loss, has_aux=True)(params, draft, rows)
+    def step(params: Any, state: Any, lesson: Lesson, progress: Array) -> tuple[Any, Any, dict[str, Array]]:
+        (loss, parts), grads = jax.value_and_grad(draft_loss, has_aux=True)(params, draft, lesson)
         new, state = apply_updates(
             {"draft": transform}, {"draft": params}, {"draft": state}, {"draft": grads}, schedule(progress, 0.05, 0.7)
         )
@@ -92,71 +131,55 @@ def draft_step(draft: Model, transform: optax.GradientTransformation) -> Callabl
     return jax.jit(step, donate_argnums=(0, 1))
 
 
-@dataclasses.dataclass
-class Pool:
-    """All rows written so far, on the host, to be drawn from again."""
+@dataclasses.dataclass(frozen=True)
+class RefineSettings:
+    """Budget and sizes of the last stage.
 
-    chunks: list[Written] = dataclasses.field(default_factory=list)
+    Attributes:
+      minutes, steps: length; `steps` wins when it is not 0 and makes the schedule independent of the clock.
+      batch, length: windows per optimiser step, tokens per window.
+    """
 
-    def add(self, rows: Written) -> None:
-        """Move rows to the host and keep them."""
-        self.chunks.append(jax.tree.map(np.asarray, rows))
-
-    def draw(self, count: int, rng: np.random.Generator) -> Written:
-        """`count` rows, half from the newest chunk, half from any."""
-        old = self.chunks[int(rng.integers(len(self.chunks)))]
-        parts = []
-        for chunk, number in ((self.chunks[-1], count // 2), (old, count - count // 2)):
-            chosen = rng.permutation(chunk.start.shape[0])[:number]
-            parts.append(jax.tree.map(lambda x, chosen=chosen: x[chosen], chunk))
-        return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+    minutes: float
+    steps: int = 0
+    batch: int = 8
+    length: int = 384
 
 
 def refine(
     out: pathlib.Path,
     settings: RefineSettings,
-    target: tuple[Model, Any],
     draft: tuple[Model, Any],
     transform: optax.GradientTransformation,
-    documents: Sequence[np.ndarray],
-    headers: Sequence[int],
 ) -> Any:
-    """Run (or resume) the stage and return the draft's parameters.
+    """Run (or resume) the stage on the chunks in `out/written` and return the draft's parameters.
 
     Args:
       out: the run's folder.
       settings: see `RefineSettings`.
-      target, draft: models with their parameters.
+      draft: model and parameters, which are consumed.
       transform: the draft's optimiser.
-      documents: token arrays of functions.
-      headers: length of each document's header, in tokens.
     """
-    write, step = writer(target[0], settings.new_tokens), draft_step(draft[0], transform)
+    library = Library(out / "written", settings.length)
+    step = draft_step(draft[0], transform)
     params, state = draft[1], transform.init(draft[1])
-    run, pool = RunFolder(out / "refine"), Pool()
-    (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0, "chunks": 0})
-    temperature = jnp.where(jnp.arange(settings.rows) % 4 < 2, 0.0, settings.temperature)
-    while _progress(settings, counters, 0.0) < 1.0:
+    run = RunFolder(out / "refine")
+    (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0})
+    while (progress := _progress(settings, counters)) < 1.0:
         began = time.monotonic()
-        rng = np.random.default_rng(counters["chunks"])
-        picked = rng.permutation(len(documents))[: settings.rows]
-        prompts = prompts_from(
-            [documents[i] for i in picked], [headers[i] for i in picked], settings.prompt_tokens, rng
-        )
-        pool.add(write(target[1], *prompts, temperature, jax.random.key(counters["chunks"])))
-        counters["chunks"] += 1
-        for _ in range(settings.steps_per_chunk):
-            progress = _progress(settings, counters, time.monotonic() - began)
-            params, state, losses = step(params, state, pool.draw(settings.batch, rng), jnp.float32(progress))
-            counters["step"] += 1
-            run.log({**counters, "progress": round(progress, 4), **{k: round(float(v), 4) for k, v in losses.items()}})
-        counters["seconds"] += time.monotonic() - began
+        lesson = library.take(counters["step"] * settings.batch, settings.batch)
+        params, state, losses = step(params, state, lesson, jnp.float32(progress))
+        values = {name: round(float(value), 4) for name, value in losses.items()}
+        # The first step of a process compiles; that is no training time.
+        counters["seconds"] += time.monotonic() - began if run.steps_here else 0.0
+        counters["step"] += 1
+        run.log({**counters, "progress": round(progress, 4), **values})
         run.maybe_save((params, state), counters)
     run.save((params, state), counters)
     return params
 
 
-def _progress(settings: RefineSettings, counters: Counters, extra: float) -> float:
-    if settings.chunks:
-        return counters["step"] / (settings.chunks * settings.steps_per_chunk)
-    return min(1.0, (counters["seconds"] + extra) / 60 / settings.minutes)
+def _progress(settings: RefineSettings, counters: Counters) -> float:
+    if settings.steps:
+        return counters["step"] / settings.steps
+    return counters["seconds"] / 60 / settings.minutes

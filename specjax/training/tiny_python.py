@@ -1,7 +1,7 @@
 """Train the embedded pair: `python -m specjax.training.tiny_python --out DIR`.
 
-Three stages, each resumable from what is on disk under DIR: the corpus becomes tokens; target and draft train together,
-the draft on the target's own distribution; then the target is frozen and the draft learns on text the target wrote.
+Four stages, each resumable from what is on disk under DIR: the corpus becomes tokens; target and draft train together,
+the draft on the target's own distribution; the target, frozen, writes functions; the draft learns on what it wrote.
 DIR/tiny-python and DIR/tiny-python-draft are the results, in bfloat16.
 """
 
@@ -26,9 +26,11 @@ from specjax.training.distill import optimizer
 from specjax.training.pretrain import PretrainSettings, pretrain
 from specjax.training.refine import RefineSettings, refine
 from specjax.training.tokenizer import train_tokenizer
+from specjax.training.writing import WritingSettings, write_chunks
 
 VOCAB_SIZE = 4096
 MAX_FUNCTION_TOKENS = 240
+WRITTEN_CHUNKS = 200
 NAMES = {"target": "tiny-python", "draft": "tiny-python-draft"}
 CONFIGS = {
     "target": DecoderConfig(
@@ -97,12 +99,13 @@ def documents(out: pathlib.Path, name: str) -> list[np.ndarray]:
         return np.split(arrays[name], arrays[name + "_ends"][:-1])
 
 
-def headed_functions(tokenizer: Tokenizer) -> tuple[list[np.ndarray], list[int]]:
-    """Training functions with a header of one line: their tokens, and how many of them are the header."""
-    functions = [f for f in training_functions(corpus.standard_library()) if "\n" not in f.header]
-    bodies = encode(tokenizer, [f.text for f in functions])
-    headers = encode(tokenizer, [f.header for f in functions])
-    return bodies, [len(h) for h in headers]
+def write(out: pathlib.Path, chunks: int, target: tuple[Model, Any], tokenizer: Tokenizer) -> None:
+    """Let the target write functions into `out/written`, under headers invented from the training functions'."""
+    modules = corpus.standard_library()
+    known = {f.header for f in training_functions(modules)}
+    kept_apart = {f.header for m in modules if m.held_out for f in corpus.functions(m)} - known
+    headers = sorted(h for h in known if "\n" not in h)
+    write_chunks(out / "written", WritingSettings(chunks), target, tokenizer, headers, frozenset(kept_apart))
 
 
 def export(out: pathlib.Path, params: dict[str, Any], tokenizer: Tokenizer) -> None:
@@ -119,7 +122,8 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="run folder; a second start resumes it")
     parser.add_argument("--minutes", type=float, default=64.0, help="length of the first stage")
     parser.add_argument("--steps", type=int, default=0, help="optimiser steps of the first stage, instead of minutes")
-    parser.add_argument("--refine-minutes", type=float, default=22.0, help="length of the last stage")
+    parser.add_argument("--chunks", type=int, default=WRITTEN_CHUNKS, help="files of 256 rows that the target writes")
+    parser.add_argument("--refine-minutes", type=float, default=60.0, help="length of the last stage")
     parser.add_argument("--batch", type=int, default=8, help="windows of 256 tokens per step")
     parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the first stage")
     parser.add_argument("--refine-rate", type=float, default=2e-3, help="peak learning rate of the last stage")
@@ -135,13 +139,12 @@ def main() -> None:
     params = pretrain(out, first, built, transforms, kinds)
     # The target as it will be stored: the draft should meet the very model that it drafts for.
     target = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), params["target"])
+    write(out, options.chunks, (built["target"][0], target), tokenizer)
     params["draft"] = refine(
         out,
         RefineSettings(minutes=options.refine_minutes),
-        (built["target"][0], target),
         (built["draft"][0], params["draft"]),
         optimizer(options.refine_rate, weight_decay=0.1, clip=1.0),
-        *headed_functions(tokenizer),
     )
     export(out, params, tokenizer)
 

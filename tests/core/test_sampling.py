@@ -218,3 +218,23 @@ def test_thresholds_equal_a_sort(size):
         mass, least = probs[row][kept[row]].sum(), probs[row][kept[row]].min()
         assert mass >= p[row] - 1e-5 and kept[row].tolist() == (probs[row] >= least).tolist()
         assert probs[row][probs[row] > least].sum() < p[row] + 1e-5
+
+
+def test_a_draft_may_keep_a_little_more():
+    """Without `exactly`, top-p keeps all of the set and besides it only tokens a few percent less likely."""
+    random = np.random.default_rng(7)
+    probs = random.dirichlet(np.full(4000, 0.1), size=32).astype(np.float32)
+    p = random.uniform(0.5, 0.999, 32).astype(np.float32)
+    exact, more = (np.asarray(truncate.keep_top_p(probs, p, exactly)) for exactly in (True, False))
+    assert np.all(more >= exact)
+    for row in range(32):
+        assert probs[row][more[row]].min() >= 0.97 * probs[row][exact[row]].min()
+
+
+def test_thresholds_among_denormal_numbers_are_found():
+    """A processor may take them for 0: the search must end all the same."""
+    tiny = np.array([[1.0, 1e-39, 2e-39, 3e-39, 0.0, -0.0, -1e-39]], np.float32)
+    for k in range(1, 8):
+        assert np.asarray(jax.jit(truncate.keep_top_k)(tiny, np.array([k], np.int32)))[0].sum() >= k
+    kept = np.asarray(jax.jit(truncate.keep_top_p)(np.abs(tiny), np.array([0.9999], np.float32)))
+    assert kept[0].tolist() == [True] + 6 * [False]

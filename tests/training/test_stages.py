@@ -1,6 +1,7 @@
 """The stages on models of toy size: losses fall, the clock-free run resumes exactly, the draft learns its target."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +11,12 @@ from flax import nnx
 
 from specjax import Attend
 from specjax.models import Decoder, DecoderConfig, from_nnx
+from specjax.training.data import ragged
 from specjax.training.distill import divergence, optimizer, packed_attend, schedule
 from specjax.training.evaluate import cut_at_dedent, parses
 from specjax.training.pretrain import PretrainSettings, pretrain
-from specjax.training.refine import RefineSettings, refine
-from specjax.training.writing import prompts_from, writer
+from specjax.training.refine import Library, RefineSettings, refine
+from specjax.training.writing import WritingSettings, invented_headers, write_chunks, writer
 
 VOCAB = 24
 
@@ -66,31 +68,107 @@ def test_pretraining_learns_and_resumes_exactly(tmp_path, documents, monkeypatch
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, resumed))
 
 
-def test_the_draft_learns_from_the_targets_own_text(tmp_path, documents):
+def rows_written_by(model, params, count=6, new_tokens=7, temperature=0.0, candidates=8):
+    prompts, lengths = ragged([[0, 3 + i, 5][: 2 + i % 2] for i in range(count)], 4)
+    return writer(model, new_tokens, candidates)(
+        params, prompts, lengths, jnp.full(count, temperature), jax.random.key(0))
+
+
+def test_written_rows_are_what_the_full_pass_says():
+    model, params = toy(16, 2)
+    for temperature in (0.0, 0.5):
+        rows = rows_written_by(model, params, temperature=temperature)
+        for row in range(6):
+            start, count = int(rows.start[row]), int(rows.length[row])
+            text = rows.tokens[row : row + 1, : start + count]
+            attend = Attend(jnp.zeros(1, jnp.int32), jnp.arange(text.shape[1])[None], jnp.ones(text.shape, bool))
+            logits = model.apply(params, text, None, attend).logits[0, start - 1 : -1]
+            law = jax.nn.log_softmax(logits / (temperature or 1.0))
+            want, ids = jax.lax.top_k(law, 8)
+            np.testing.assert_allclose(rows.log_probs[row, :count], want, atol=1e-2)
+            np.testing.assert_array_equal(rows.ids[row, :count], ids)
+            if not temperature:
+                np.testing.assert_array_equal(ids[:, 0], text[0, start:])
+
+
+def save_chunk(folder, number, rows):
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / f"{number:05d}.npz", **{name: np.asarray(value) for name, value in vars(rows).items()})
+
+
+def test_the_library_holds_every_written_token_once_an_epoch(tmp_path):
+    model, params = toy(16, 2)
+    rows = rows_written_by(model, params)
+    save_chunk(tmp_path, 0, rows)
+    library = Library(tmp_path, 1)  # windows of one place: every place of the stream, in its order
+    for epoch in range(2):
+        lesson = library.take(epoch * library.per_epoch, library.per_epoch)
+        tokens = lesson.tokens[:, 0]
+        heads = np.flatnonzero(tokens == 0)
+        documents = {tuple(part) for part in np.split(tokens, heads[1:])}
+        assert documents == {tuple(row[: s + n - 1].tolist())
+                             for row, s, n in zip(np.asarray(rows.tokens), rows.start, rows.length, strict=True)}
+    whole = Library(tmp_path, library.per_epoch).take(0, 1)
+    # At every scored place the likeliest next token, here that of greedy rows, is the one that follows.
+    follows = np.append(whole.tokens[0, 1:], 0)
+    inside = whole.scored[0] & (follows != 0)
+    assert inside.sum() > 10
+    np.testing.assert_array_equal(whole.ids[0, inside, 0], follows[inside])
+
+
+def test_a_row_without_its_head_is_not_scored(tmp_path):
+    save_chunk(tmp_path, 0, rows_written_by(*toy(16, 2)))
+    library = Library(tmp_path, 5)
+    lesson = library.take(0, library.per_epoch)
+    for tokens, scored in zip(lesson.tokens, lesson.scored, strict=True):
+        heads = np.flatnonzero(tokens == 0)
+        assert not scored[: heads[0] if len(heads) else None].any()
+
+
+def test_the_draft_learns_from_the_targets_own_text(tmp_path):
     target, draft = toy(16, 0), toy(8, 1)
-    settings = RefineSettings(
-        minutes=0.0, chunks=2, rows=16, prompt_tokens=4, new_tokens=8, batch=8, steps_per_chunk=30
-    )
-    copied = (draft[0], jax.tree.map(jnp.copy, draft[1]))
-    params = refine(tmp_path, settings, target, copied, optimizer(2e-2, 0.0, 1.0), documents, [2] * len(documents))
-    tokens = jnp.asarray(np.stack([d[:6] for d in documents[:16]]), jnp.int32)
+    rows = rows_written_by(*target, count=64, temperature=1.0, candidates=VOCAB)
+    save_chunk(tmp_path / "written", 0, rows)
+    settings = RefineSettings(minutes=0.0, steps=60, batch=4, length=16)
+    params = refine(tmp_path, settings, (draft[0], jax.tree.map(jnp.copy, draft[1])), optimizer(2e-2, 0.0, 1.0))
+    tokens = rows.tokens[:, :6]
     attend = packed_attend(tokens)
     want = target[0].apply(target[1], tokens, None, attend).logits
     before, after = (draft[0].apply(p, tokens, None, attend).logits for p in (draft[1], params))
     assert float(divergence(want, after).mean()) < float(divergence(want, before).mean())
 
 
-def test_written_rows_are_what_the_full_pass_says(documents):
-    model, params = toy(16, 2)
-    prompts, lengths = prompts_from(documents[:6], [2] * 6, 5, np.random.default_rng(0))
-    rows = writer(model, 7)(params, prompts, lengths, jnp.zeros(6), jax.random.key(0))
-    for row in range(6):
-        start, count = int(rows.start[row]), int(rows.length[row])
-        text = rows.tokens[row : row + 1, : start + count]
-        attend = Attend(jnp.zeros(1, jnp.int32), jnp.arange(text.shape[1])[None], jnp.ones(text.shape, bool))
-        logits = model.apply(params, text, None, attend).logits[0]
-        np.testing.assert_array_equal(jnp.argmax(logits[start - 1 : -1], axis=-1), text[0, start:])
-        np.testing.assert_allclose(rows.logits[row, :count], logits[start - 1 : -1], atol=1e-2)
+def test_an_empty_library_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match="write some first"):
+        Library(tmp_path, 8)
+
+
+def test_headers_are_invented_and_some_never():
+    headers = ["def read(path):", "def close(self):", "def merge(a, b):"]
+    made = invented_headers(headers, 200, np.random.default_rng(0))
+    assert {"def read(self):", "def merge(path):", "def close(a, b):"} <= set(made)
+    assert all(header.endswith("):") for header in made)
+
+
+def test_writing_resumes_and_leaves_out_what_is_kept_apart(tmp_path):
+    class Tokenizer:  # one token a header, remembered
+        seen = []
+
+        def encode_batch(self, texts):
+            self.seen.extend(texts)
+            return [SimpleNamespace(ids=[0, 1 + len(text) % (VOCAB - 1)]) for text in texts]
+
+    headers = ["def read(path):", "def close(self):"]
+    settings = WritingSettings(chunks=2, rows=8, prompt_tokens=4, new_tokens=3)
+    write_chunks(tmp_path, settings, toy(16, 0), Tokenizer(), headers, frozenset({"def read(self):"}))
+    assert "def read(self):" not in Tokenizer.seen and "def close(path):" in Tokenizer.seen
+    first, second = (path.read_bytes() for path in sorted(tmp_path.glob("*.npz")))
+    (tmp_path / "00001.npz").unlink()
+    write_chunks(tmp_path, settings, toy(16, 0), Tokenizer(), headers, frozenset())
+    with np.load(tmp_path / "00001.npz") as again:
+        assert again["temperature"].tolist() == [0.0, np.float32(0.8)] * 4
+        assert again["ids"].shape == (8, 3, VOCAB)
+    assert (tmp_path / "00000.npz").read_bytes() == first and second
 
 
 def test_packed_documents_do_not_see_each_other():

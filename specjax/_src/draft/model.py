@@ -128,7 +128,7 @@ def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tupl
         return rows.argmax(logits), jnp.zeros_like(logits)  # nobody reads this law
 
     def drawn(logits: Array) -> tuple[Array, Array]:
-        law = sampling.log_law(logits[:, None], settings)[:, 0]
+        law = sampling.log_law(logits[:, None], settings, exactly=False)[:, 0]
         return noise.draw_draft(index, law), law
 
     token, law = jax.lax.cond(sampling.any_sampled(settings, context.live), drawn, likeliest, logits)
