@@ -122,3 +122,8 @@ def _check_vocab_arrays(sampling: Sampling, batch: int, vocab_size: int | None) 
     if sampling.allowed is not None and jnp.result_type(sampling.allowed) != jnp.bool_:
         raise ValueError(f"sampling.allowed must be a bool mask, got {jnp.result_type(sampling.allowed)}: for a list "
                          "of ids write jnp.zeros(V, bool).at[ids].set(True)")
+    if sampling.allowed is not None and seen(sampling.allowed) and not np.all(np.any(sampling.allowed, axis=-1)):
+        raise ValueError("sampling.allowed forbids every token, in some row at least: allow one, or leave it None")
+    bias = sampling.logit_bias
+    if bias is not None and seen(bias) and not np.all(np.asarray(bias) < np.inf):
+        raise ValueError("sampling.logit_bias holds NaN or +inf: use finite numbers, and -inf to forbid a token")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
-from typing import Any
+import inspect
+from collections.abc import Callable, Generator
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,24 @@ def generate(
     return whole(decoder.rules, max_new_tokens, capacity, num_samples, pair, request)
 
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _takes_arguments_of(
+    other: Callable[_Arguments, Any],
+) -> Callable[[Callable[..., _Result]], Callable[_Arguments, _Result]]:
+    """Show the arguments of `other` to editors, `help` and type checkers, where a function passes some of them on."""
+
+    def decorate(function: Callable[..., _Result]) -> Callable[_Arguments, _Result]:
+        result = inspect.signature(function).return_annotation
+        function.__signature__ = inspect.signature(other).replace(return_annotation=result)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+@_takes_arguments_of(generate)
 def stream(
     model: Model,
     params: Any,

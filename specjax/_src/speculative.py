@@ -34,7 +34,8 @@ class Decoder(NamedTuple):
         limits=..., eos_ids=..., stop=..., num_speculative_tokens=...) -> State`: prefill. The arguments are those of
         `specjax.generate`; `max_new_tokens`, `capacity` and `num_samples` are static.
       extend: `(params, state, tokens int32 [B, T], num int32 [B]) -> State`: more prompt (a chat turn). Rows with
-        `num > 0` begin a new turn with their whole budget; the others are left as they are.
+        `num > 0` begin a new turn with their whole budget; the others are left as they are. The default capacity holds
+        prompt and budget of one turn: for more turns give `init` a `capacity` for all of them together.
       step: `(params, state) -> (State, Info)`: one round.
       run: `(params, state, n) -> State`: rounds until every row has ended or has `n` more tokens.
       result: `(state) -> Generation` of the turn so far.

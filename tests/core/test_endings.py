@@ -156,7 +156,10 @@ def test_a_broken_draft_harms_nobody():
 
 
 def test_no_token_allowed_is_an_error():
-    out = generate("model-block", sampling=Sampling(allowed=np.zeros(V, bool), logit_bias=np.zeros(V, np.float32)))
+    """What `allowed` leaves, the bias forbids; a mask that forbids all is refused at the call."""
+    half = np.arange(V) < V // 2
+    bias = np.where(half, -np.inf, 0.0).astype(np.float32)
+    out = generate("model-block", sampling=Sampling(allowed=half, logit_bias=bias))
     assert np.all(out.finish_reason == FinishReason.ERROR) and np.all(out.lengths == 0)
 
 

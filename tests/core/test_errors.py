@@ -1,5 +1,7 @@
 """Users' bad days: a `ValueError` before anything runs, that names both sides and the remedy."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,8 @@ def call(prompts=PROMPTS, **arguments):
     ({"sampling": Sampling(presence_penalty=float("nan"))}, ["presence_penalty"]),
     ({"sampling": Sampling(logit_bias=np.zeros(V + 1))}, ["logit_bias", f"[{V + 1}]", f"{V} tokens"]),
     ({"sampling": Sampling(allowed=np.ones((3, V), bool))}, ["allowed", f"[3, {V}]", f"[8, {V}]"]),
+    ({"sampling": Sampling(allowed=np.zeros(V, bool))}, ["allowed", "every token"]),
+    ({"sampling": Sampling(logit_bias=np.full(V, np.nan))}, ["logit_bias", "NaN", "-inf"]),
     ({"sampling": Sampling(temperature=1.0, seed=np.arange(3))}, ["seed", "[3]", "8"]),
     ({"eos_ids": np.zeros((3, 2), np.int32)}, ["eos_ids", "3 rows", "8"]),
     ({"stop": [[1], []]}, ["stop", "empty"]),
@@ -117,3 +121,8 @@ def test_nothing_is_drawn_without_a_key():
     typed, raw = (call(sampling=sampling, key=key) for key in (jax.random.key(7), jax.random.PRNGKey(7)))
     np.testing.assert_array_equal(typed.tokens, raw.tokens)
     assert jnp.any(typed.tokens != call(sampling=sampling, key=jax.random.key(8)).tokens)
+
+
+def test_stream_shows_the_arguments_of_generate():
+    shown, wanted = inspect.signature(specjax.stream), inspect.signature(specjax.generate)
+    assert shown.parameters == wanted.parameters and shown.return_annotation != wanted.return_annotation

@@ -51,7 +51,9 @@ def _surplus(tree: TokenTree, target: Array, joint: Array) -> Array:
     """S_i, float32 [B, N]."""
     p = jnp.exp(target)
     if tree.draft_logits is not None:
-        return jnp.sum(jnp.maximum(joint[..., None] * p - law.draft_probs(tree, p.shape[-1]), 0.0), axis=-1)
+        drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
+        q = jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
+        return jnp.sum(jnp.maximum(joint[..., None] * p - q, 0.0), axis=-1)
     # One-hot q: everything but the drafted token is surplus, and nothing of that token, whose q is 1.
     drafted, _ = law.token_probs(tree, target)
     return joint * (1.0 - jnp.pad(drafted, ((0, 0), (0, 1))))

@@ -36,13 +36,6 @@ class Plan:
     scale: Array
 
 
-def residuals(plan: Plan) -> Array:
-    """The law of the next token after each possible number of kept tokens, normalised: float32 [B, N, V]."""
-    p = jnp.exp(plan.target)
-    weights = jnp.maximum(plan.scale[..., None] * p - draft_probs(plan.tree, p.shape[-1]), 0.0)
-    return _normalise(weights, p)
-
-
 def residual(plan: Plan, num_accepted: Array) -> Array:
     """The law of the next token after `num_accepted` [B] kept ones, normalised: float32 [B, V]."""
     p = jnp.exp(rows.take(plan.target, num_accepted))
@@ -55,6 +48,12 @@ def residual(plan: Plan, num_accepted: Array) -> Array:
         q = jnp.exp(rows.take(tree.draft_logits, num_accepted))
     q = jnp.where(drawn[:, None], q, 0.0)
     return _normalise(jnp.maximum(rows.take(plan.scale, num_accepted)[:, None] * p - q, 0.0), p)
+
+
+def residuals(plan: Plan) -> Array:
+    """`residual` after each possible number of kept tokens, float32 [B, N, V]: for those who write the law out."""
+    batch, nodes = plan.num_accepted.shape
+    return jnp.stack([residual(plan, jnp.full(batch, n, jnp.int32)) for n in range(nodes)], axis=1)
 
 
 def draw(noise: Noise, plan: Plan) -> Verdict:
@@ -80,15 +79,6 @@ def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:
     else:
         q = jnp.exp(jnp.take_along_axis(tree.draft_logits[:, :-1], index, axis=-1)[..., 0])
     return jnp.where(valid, p, 0.0), jnp.where(valid, q, 0.0)
-
-
-def draft_probs(tree: TokenTree, vocab_size: int) -> Array:
-    """q after each node, float32 [B, N, V], one-hot trees spelled out; 0 at nodes below which nothing was drafted."""
-    if tree.draft_logits is not None:
-        drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
-        return jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
-    one_hot = (tree.drafted[..., None] == jnp.arange(vocab_size)) & tree.valid[:, 1:, None]
-    return jnp.pad(one_hot.astype(jnp.float32), ((0, 0), (0, 1), (0, 0)))
 
 
 def _normalise(weights: Array, fallback: Array) -> Array:
