@@ -77,11 +77,12 @@ def functions(module: Module) -> Iterator[Function]:
         header_lines = node.body[0].lineno - node.lineno
         header = "\n".join(text.split("\n")[:header_lines]).rstrip()
         # A docstring's own indentation can defeat the dedent, a comment can follow the colon: leave those out.
-        if text.startswith("def ") and header.endswith(":") and _parses(text):
+        if text.startswith("def ") and header.endswith(":") and parses(text):
             yield Function(header, text)
 
 
-def _parses(text: str) -> bool:
+def parses(text: str) -> bool:
+    """Whether `ast.parse` takes the text."""
     try:
         ast.parse(text)
     except (SyntaxError, ValueError):

@@ -7,7 +7,6 @@ speculation. Headers come from the held-out modules and stand in no training mod
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import math
 import pathlib
@@ -68,15 +67,6 @@ def cut_at_dedent(text: str) -> str:
     return text
 
 
-def parses(text: str) -> bool:
-    """Whether `ast.parse` takes the text."""
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
 def speculate(target: LoadedModel, draft: LoadedModel, headers: list[str], temperature: float, new_tokens: int) -> Any:
     """Continue every header with k = 5, in batches of 16: `(texts, tokens, rounds, rounds that kept each position)`."""
     drafter = specjax.draft.from_model(draft.model, 5)
@@ -128,7 +118,7 @@ def evaluate(target: LoadedModel, draft: LoadedModel, headers: int, new_tokens: 
         texts, tokens, rounds, kept = speculate(target, draft, chosen, temperature, new_tokens)
         cut = [cut_at_dedent(text) for text in texts]
         result[name] = {
-            "parse_rate": round(sum(map(parses, cut)) / len(cut), 4),
+            "parse_rate": round(sum(map(corpus.parses, cut)) / len(cut), 4),
             "mean_accepted_length": round(tokens / rounds, 4),
             "kept_per_position": [round(float(k) / rounds, 4) for k in kept],
             "tokens": tokens,

@@ -55,7 +55,7 @@ class Library:
                 chunks.append(_flat(Written(**arrays)))
         if not chunks:
             raise ValueError(f"{folder} holds no chunks; write some first (specjax.training.writing.write_chunks)")
-        self._flat = Lesson(*(np.concatenate([getattr(c, f.name) for c in chunks]) for f in dataclasses.fields(Lesson)))
+        self._flat: Any = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
         self._starts = np.flatnonzero(self._flat.tokens == SEPARATOR)
         self._ends = np.append(self._starts[1:], len(self._flat.tokens))
         self._length, self._epoch, self._order = length, -1, np.zeros(0, np.int64)
@@ -79,9 +79,9 @@ class Library:
         return self._order[index * self._length : (index + 1) * self._length]
 
 
-def _flat(rows: Written) -> Lesson:
-    """The rows end to end, without padding and without each row's last token, which nothing follows."""
-    batch, new_tokens, candidates = rows.ids.shape
+def _flat(rows: Any) -> Lesson:
+    """`Written` rows (host arrays) end to end, without padding and each row's last token, which nothing follows."""
+    batch, new_tokens = rows.ids.shape[:2]
     steps = np.arange(rows.tokens.shape[1])
     kept = steps < (rows.start + rows.length - 1)[:, None]
     offset = steps - (rows.start - 1)[:, None]

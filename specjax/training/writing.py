@@ -142,9 +142,10 @@ def write_chunks(
         ids = tokenizer.encode_batch([headers[0] if h in unseen else h for h in invented])
         prompts = ragged([e.ids for e in ids], settings.prompt_tokens)
         rows = write(target[1], *prompts, temperature, jax.random.key(number))
+        arrays: dict[str, Any] = {f.name: np.asarray(getattr(rows, f.name)) for f in dataclasses.fields(Written)}
         # Renamed when whole: a chunk cut off half-way must not be taken for one.
         unfinished = path.with_suffix(".tmp")
         with unfinished.open("wb") as file:
-            np.savez(file, **{f.name: np.asarray(getattr(rows, f.name)) for f in dataclasses.fields(Written)})
+            np.savez(file, **arrays)
         os.replace(unfinished, path)
         print(f"wrote chunk {number + 1} of {settings.chunks}", flush=True)

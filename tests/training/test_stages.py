@@ -11,9 +11,10 @@ from flax import nnx
 
 from specjax import Attend
 from specjax.models import Decoder, DecoderConfig, from_nnx
+from specjax.training import corpus
 from specjax.training.data import ragged
 from specjax.training.distill import divergence, optimizer, packed_attend, schedule
-from specjax.training.evaluate import cut_at_dedent, parses
+from specjax.training.evaluate import cut_at_dedent
 from specjax.training.pretrain import PretrainSettings, pretrain
 from specjax.training.refine import Library, RefineSettings, refine
 from specjax.training.writing import WritingSettings, invented_headers, write_chunks, writer
@@ -187,5 +188,5 @@ def test_schedule_rises_holds_and_ends_at_zero():
 def test_cutting_at_the_dedent():
     text = "def f(x):\n    return 1\n\n    # end\nx = 2\n    y"
     assert cut_at_dedent(text) == "def f(x):\n    return 1\n\n    # end"
-    assert parses(cut_at_dedent(text))
-    assert not parses("def f(x):")
+    assert corpus.parses(cut_at_dedent(text))
+    assert not corpus.parses("def f(x):")
