@@ -118,8 +118,9 @@ def generate(
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly, and print the ratio.")] = False,
 ) -> None:
     """Write a continuation of PROMPT, then say how the rounds went."""
-    from specjax.cli import pairs, writing
+    from specjax.cli import pairs, programs, writing
 
+    programs.keep_programs()
     pair = pairs.load_pair(target, draft, drafter)
     job = pairs.make_job(
         pair, prompt, drafter=drafter, verifier=verifier, num_speculative_tokens=num_speculative_tokens,

@@ -6,6 +6,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 import specjax
 from specjax.checkpoints import LoadedModel
+from specjax.cli import programs
 from specjax.models import Decoder, DecoderConfig, from_nnx
 
 END = "<|endoftext|>"
@@ -29,6 +30,12 @@ def loaded(seed, layers, tokenizer):
         head_dim=8, intermediate_size=32, max_position=512)
     model, params = from_nnx(Decoder(config, rngs=nnx.Rngs(params=seed)))
     return LoadedModel(model, params, tokenizer, config, (0,), {})
+
+
+@pytest.fixture(autouse=True)
+def no_programs_kept(monkeypatch):
+    """A test leaves nothing in the user's cache folder."""
+    monkeypatch.setattr(programs, "keep_programs", lambda: None)
 
 
 @pytest.fixture(scope="session")
