@@ -13,13 +13,15 @@ def keep_programs() -> None:
 
     `JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` keeps nothing.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.jax_compilation_cache_dir is not None:  # type: ignore[attr-defined]
         return
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
-    folder = cache / "specjax" / "programs"
+    chosen = pathlib.Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
+        folder = (chosen if chosen.is_absolute() else pathlib.Path.home() / ".cache") / "specjax" / "programs"
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # nowhere to write, or nobody's home
         return
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    if os.access(folder, os.W_OK | os.X_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

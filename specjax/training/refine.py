@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import time
+import zipfile
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +52,11 @@ class Library:
     def __init__(self, folder: pathlib.Path, length: int) -> None:
         chunks = []
         for path in sorted(folder.glob("*.npz")):
-            with np.load(path) as arrays:
-                chunks.append(_flat(Written(**arrays)))
+            try:
+                with np.load(path) as arrays:
+                    chunks.append(_flat(Written(**arrays)))
+            except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+                raise ValueError(f"{path} is no whole chunk ({error}): delete it and write it again") from error
         if not chunks:
             raise ValueError(f"{folder} holds no chunks; write some first (specjax.training.writing.write_chunks)")
         self._flat: Any = jax.tree.map(lambda *parts: np.concatenate(parts), *chunks)
@@ -60,6 +64,11 @@ class Library:
         self._ends = np.append(self._starts[1:], len(self._flat.tokens))
         self._length, self._epoch, self._order = length, -1, np.zeros(0, np.int64)
         self.per_epoch = len(self._flat.tokens) // length
+        if self.per_epoch < 1 or self._flat.tokens[0] != SEPARATOR:
+            raise ValueError(
+                f"{folder} holds {len(self._flat.tokens)} tokens, windows need {length}, and rows must "
+                f"begin with token {SEPARATOR}: write more chunks, with the tokenizer's own first token"
+            )
 
     def take(self, first: int, count: int) -> Lesson:
         """Windows `first .. first + count`."""

@@ -23,6 +23,8 @@ from specjax._src.types import Array, Attend, Model
 from specjax.training.data import ragged
 
 SEPARATOR = 0
+MOST_TOKENS = 2**16
+LEAST_LOG_PROB = float(np.finfo(np.float16).min)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +52,11 @@ jax.tree_util.register_dataclass(Written)
 
 
 def writer(model: Model, new_tokens: int, candidates: int = 64) -> Callable[..., Written]:
-    """A compiled plain decoder `(params, prompts [B, P], lengths [B], temperature [B], key) -> Written`."""
+    """A compiled plain decoder `(params, prompts [B, P], lengths [B], temperature [B], key) -> Written`.
+
+    Raises:
+      ValueError: when traced, if the model scores more tokens than uint16 can name.
+    """
 
     def write(params: Any, prompts: Array, lengths: Array, temperature: Array, key: Array) -> Written:
         batch, width = prompts.shape
@@ -62,6 +68,8 @@ def writer(model: Model, new_tokens: int, candidates: int = 64) -> Callable[...,
             valid=steps < lengths[:, None],
         )
         out = model.apply(params, prompts, model.init_cache(batch, width + new_tokens), attend)
+        if out.logits.shape[-1] > MOST_TOKENS:
+            raise ValueError(f"the target scores {out.logits.shape[-1]} tokens, chunks hold ids below {MOST_TOKENS}")
         cache = model.commit(out.pending, None, jnp.zeros_like(lengths), lengths)
         last = jnp.take_along_axis(out.logits, (lengths - 1)[:, None, None], axis=1)[:, 0]
 
@@ -75,7 +83,7 @@ def writer(model: Model, new_tokens: int, candidates: int = 64) -> Callable[...,
             one = Attend(lengths=place, positions=place[:, None], valid=jnp.ones((batch, 1), bool))
             out = model.apply(params, token[:, None], cache, one)
             cache = model.commit(out.pending, None, place, jnp.ones_like(place))
-            kept = (token, ids.astype(jnp.uint16), log_probs.astype(jnp.float16), ~done)
+            kept = (token, ids.astype(jnp.uint16), jnp.maximum(log_probs, LEAST_LOG_PROB).astype(jnp.float16), ~done)
             return (cache, out.logits[:, 0], done | (token == SEPARATOR)), kept
 
         first = (cache, last, jnp.zeros((batch,), bool))

@@ -1,6 +1,7 @@
 """Compiled programs are kept in the user's cache folder, unless the user chose another or it can not be written."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -36,6 +37,23 @@ def test_a_chosen_folder_stays(config, tmp_path, monkeypatch):
 def test_where_nothing_can_be_written_nothing_is_kept(config, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_programs()
+    assert config.jax_compilation_cache_dir is None
+
+
+def test_a_folder_that_may_only_be_read_is_left_alone(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write anywhere
+    keep_programs()
+    assert config.jax_compilation_cache_dir is None
+
+
+def test_without_a_home_nothing_is_kept(config, monkeypatch):
+    def nobody():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    monkeypatch.setattr(pathlib.Path, "home", nobody)
     keep_programs()
     assert config.jax_compilation_cache_dir is None
 

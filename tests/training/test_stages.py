@@ -1,5 +1,6 @@
 """The stages on models of toy size: losses fall, the clock-free run resumes exactly, the draft learns its target."""
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from specjax import Attend
+from specjax import Attend, Model, Output
 from specjax.models import Decoder, DecoderConfig, from_nnx
 from specjax.training import corpus
 from specjax.training.data import ragged
@@ -142,6 +143,28 @@ def test_the_draft_learns_from_the_targets_own_text(tmp_path):
 def test_an_empty_library_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="write some first"):
         Library(tmp_path, 8)
+
+
+def test_what_is_no_library_is_refused(tmp_path):
+    rows = rows_written_by(*toy(16, 2))
+    save_chunk(tmp_path, 0, rows)
+    with pytest.raises(ValueError, match="windows need 4000"):
+        Library(tmp_path, 4000)
+    whole = (tmp_path / "00000.npz").read_bytes()
+    for cut in (0, len(whole) // 2):
+        (tmp_path / "00001.npz").write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"00001\.npz is no whole chunk"):
+            Library(tmp_path, 4)
+    save_chunk(tmp_path, 1, rows)
+    save_chunk(tmp_path, 0, dataclasses.replace(rows, tokens=jnp.maximum(rows.tokens, 1)))
+    with pytest.raises(ValueError, match="begin with token 0"):
+        Library(tmp_path, 4)
+
+
+def test_a_vocabulary_that_chunks_can_not_name_is_refused():
+    wide = Model(lambda batch, capacity: (), lambda *_: Output(jnp.zeros((1, 2, 2**16 + 1)), {}, ()), lambda *_: ())
+    with pytest.raises(ValueError, match="65537 tokens"):
+        writer(wide, 3)({}, jnp.zeros((1, 2), jnp.int32), jnp.ones(1, jnp.int32), jnp.zeros(1), jax.random.key(0))
 
 
 def test_headers_are_invented_and_some_never():
