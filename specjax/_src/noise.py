@@ -12,6 +12,7 @@ Two families, by verifier:
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -30,17 +31,32 @@ class Noise:
       key: typed PRNG keys [B], one a row.
       length: int32 [B], row length at the start of the round.
       shared: True for the match family.
+      table: float32 [B, N + 2, 2], numbers of the rejection family hashed beforehand (see `prepared`); or None.
     """
 
     key: Array
     length: Array
     shared: bool = static()
+    table: Array | None = None
+
+    def prepared(self, num_nodes: int, wanted: Array) -> Noise:
+        """The same numbers, those of nodes below `num_nodes` hashed now if `wanted` (bool []), in one go.
+
+        One by one inside a roll-out they would cost more than all that is done with them.
+        """
+        if self.shared:
+            return self
+        nodes = [_address(DRAFT, node) for node in range(num_nodes)]
+        addresses = jnp.array([*nodes, _address(ACCEPT, 0), _address(RECOVER, 0)], jnp.uint32)
+        hashed = jax.vmap(self._hashed, out_axes=1)
+        nothing = jnp.zeros((self.key.shape[0], len(addresses), 2), jnp.float32)
+        return replace(self, table=jax.lax.cond(wanted, hashed, lambda _: nothing, addresses))
 
     def draw_draft(self, node: Array | int, log_law: Array) -> Array:
         """The drafter's child of `node`, int32 [B], drawn from the normalised `log_law` [B, V]."""
         if self.shared:
             return self.draw_target(node, log_law)
-        return categorical(self._uniforms(DRAFT, node, 2), jnp.exp(log_law))
+        return categorical(self._uniforms(DRAFT, node), jnp.exp(log_law))
 
     def draw_target(self, node: Array | int, log_law: Array) -> Array:
         """The target's own choice after `node` (match family), int32 [B], by Gumbel noise."""
@@ -53,16 +69,27 @@ class Noise:
 
     def accept(self) -> Array:
         """Uniform numbers [B] in [0, 1) that decide how many drafted tokens are kept (rejection family)."""
-        return self._uniforms(ACCEPT, 0, 1)[:, 0]
+        return self._uniforms(ACCEPT, 0)[:, 0]
 
     def draw_next(self, law: Array) -> Array:
         """The recovered or bonus token (rejection family), int32 [B], drawn from `law` [B, V]."""
-        return categorical(self._uniforms(RECOVER, 0, 2), law)
+        return categorical(self._uniforms(RECOVER, 0), law)
 
-    def _uniforms(self, role: int, node: Array | int, count: int) -> Array:
-        # Role and node share one number (a tree has far fewer than 2**16 nodes): each hash is compiled many times.
-        keys = fold(fold(self.key, self.length), (role << 16) + node)
-        return jax.vmap(lambda key: jax.random.uniform(key, (count,), jnp.float32))(keys)
+    def _uniforms(self, role: int, node: Array | int) -> Array:
+        """Two uniform numbers in [0, 1) for each row, [B, 2]."""
+        if self.table is None:
+            return self._hashed(_address(role, node))
+        place = node if role == DRAFT else self.table.shape[1] - 3 + role
+        return jax.lax.dynamic_index_in_dim(self.table, place, axis=1, keepdims=False)
+
+    def _hashed(self, address: Array | int) -> Array:
+        keys = fold(fold(self.key, self.length), address)
+        return jax.vmap(lambda key: jax.random.uniform(key, (2,), jnp.float32))(keys)
+
+
+def _address(role: int, node: Array | int) -> Array | int:
+    # Role and node share one number (a tree has far fewer than 2**16 nodes): each hash is compiled many times.
+    return (role << 16) + node
 
 
 def categorical(uniforms: Array, weights: Array) -> Array:

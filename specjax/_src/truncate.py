@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from specjax._src.types import Array
 
-COARSE_HALVINGS = 10
+COARSE_HALVINGS = 8
 FINE_HALVINGS = 4
 
 
@@ -34,7 +34,7 @@ def keep_top_p(probs: Array, top_p: Array, exactly: bool = True) -> Array:
     """Which probabilities [..., V] make up the smallest set of mass >= `top_p` [...]; ties are all kept; 1 keeps all.
 
     The token that crosses `top_p` is kept, so at least one always is (Holtzman et al., arXiv:1904.09751). If not
-    `exactly`, tokens a few percent less likely than the last of the set may be kept too, for half the price.
+    `exactly`, tokens up to a tenth less likely than the last of the set may be kept too, for half the price.
     """
     every = top_p >= 1.0
     largest = jnp.max(probs, axis=-1)

@@ -62,7 +62,7 @@ def reused_draft_noise(model: Model, num_speculative_tokens: int) -> Pair:
     def draw(noise: Noise, plan: law.Plan) -> Verdict:
         verdict = law.draw(noise, plan)
         after = law.residual(plan, verdict.num_accepted)
-        own = categorical(noise._uniforms(DRAFT, verdict.num_accepted, 2), after)
+        own = categorical(noise._uniforms(DRAFT, verdict.num_accepted), after)
         return replace(verdict, next_token=own)
 
     return from_model(model, num_speculative_tokens), _verifier("reused_draft_noise", rejection.plan, draw)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specjax import TokenTree, verify
-from specjax._src.noise import RECOVER, Noise, _pick, categorical
+from specjax._src.noise import DRAFT, RECOVER, Noise, _pick, categorical
 from specjax._src.verify import law as laws
 from specjax._src.verify.match import greedy
 from specjax.testing import reference
@@ -105,7 +105,7 @@ def test_counted_draw(rule, one_hot):
     verifier, slow = RULES[rule]
     tree, target, _, noise, _ = case(one_hot)
     verdict = jax.jit(lambda *args: verifier.draw(args[0], verifier.plan(args[1], args[2])))(noise, tree, target)
-    uniform, pairs = np.asarray(noise.accept(), np.float64), np.asarray(noise._uniforms(RECOVER, 0, 2), np.float64)
+    uniform, pairs = np.asarray(noise.accept(), np.float64), np.asarray(noise._uniforms(RECOVER, 0), np.float64)
     laws_of_rows = slow_laws(slow, one_hot, range(ROWS))
     want, near = [], []
     for row, law in enumerate(laws_of_rows):
@@ -182,3 +182,21 @@ def test_match_accepts_drafts_drawn_with_the_shared_noise():
     distance = 0.5 * np.abs(p - q).sum()
     assert agree > (1 - distance) / (1 + distance) - 0.01
     assert agree > np.sum(p * q) + 0.1
+
+
+def test_numbers_hashed_beforehand_are_the_same():
+    """`prepared` saves hashes; every address gives the number it gives without, whatever the number of nodes."""
+    noise = Noise(jax.random.split(jax.random.key(1), 5), jnp.arange(5) + 3, False)
+    law = jax.nn.log_softmax(jax.random.normal(jax.random.key(2), (5, 40)))
+    for nodes in (1, 4):
+        ready = noise.prepared(nodes, jnp.bool_(True))
+        np.testing.assert_array_equal(ready.accept(), noise.accept())
+        np.testing.assert_array_equal(ready._uniforms(RECOVER, 0), noise._uniforms(RECOVER, 0))
+        np.testing.assert_array_equal(ready.draw_next(jnp.exp(law)), noise.draw_next(jnp.exp(law)))
+        for node in range(nodes):
+            np.testing.assert_array_equal(ready._uniforms(DRAFT, node), noise._uniforms(DRAFT, node))
+            np.testing.assert_array_equal(jax.jit(ready.draw_draft)(node, law), noise.draw_draft(node, law))
+    everything = np.ravel(ready.table)
+    assert len(np.unique(everything)) == everything.size, "no number serves twice"
+    shared = Noise(noise.key, noise.length, True)
+    assert shared.prepared(4, jnp.bool_(True)) is shared

@@ -211,9 +211,9 @@ def _slow(prompt, seed, drafter, verifier):
 
     numbers = reference.Numbers(
         accept=lambda length: float(noise(length).accept()[0]),
-        recover=lambda length: pair(noise(length)._uniforms(RECOVER, 0, 2)),
+        recover=lambda length: pair(noise(length)._uniforms(RECOVER, 0)),
         target=lambda position: np.asarray(noise(position).gumbel(0, V))[0],
-        draft=lambda length, node: pair(noise(length)._uniforms(DRAFT, node, 2)))
+        draft=lambda length, node: pair(noise(length)._uniforms(DRAFT, node)))
     return reference.speculative(
         law_of(TARGET[1]), look_up if drafter == "ngram" else roll_out, verifier, len(prompt), numbers, k=K,
         max_new_tokens=BUDGET, eos=[6], stop=[[1, 2], [4, 0, 4]])

@@ -221,14 +221,14 @@ def test_thresholds_equal_a_sort(size):
 
 
 def test_a_draft_may_keep_a_little_more():
-    """Without `exactly`, top-p keeps all of the set and besides it only tokens a few percent less likely."""
+    """Without `exactly`, top-p keeps all of the set and besides it only tokens up to a tenth less likely."""
     random = np.random.default_rng(7)
     probs = random.dirichlet(np.full(4000, 0.1), size=32).astype(np.float32)
     p = random.uniform(0.5, 0.999, 32).astype(np.float32)
     exact, more = (np.asarray(truncate.keep_top_p(probs, p, exactly)) for exactly in (True, False))
     assert np.all(more >= exact)
     for row in range(32):
-        assert probs[row][more[row]].min() >= 0.97 * probs[row][exact[row]].min()
+        assert probs[row][more[row]].min() >= 0.9 * probs[row][exact[row]].min()
 
 
 def test_thresholds_among_denormal_numbers_are_found():

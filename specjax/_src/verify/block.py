@@ -36,7 +36,7 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
         return joint, joint
 
     first = jnp.ones(ratio.shape[0])
-    _, later = jax.lax.scan(weigh, first, ratio.T)
+    _, later = jax.lax.scan(weigh, first, ratio.T, unroll=True)
     joint = jnp.concatenate([first[None], later]).T  # P_i: [B, N]
     surplus = _surplus(tree, target, joint)
     whole = joint >= 1.0
