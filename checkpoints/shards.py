@@ -1,0 +1,115 @@
+"""safetensors files, read as views of the mapped file and written one tensor at a time.
+
+A file is eight bytes with the length of a JSON header, the header `{name: {dtype, shape, data_offsets}}`, and the
+bytes of the tensors, row by row. A folder has one `model.safetensors`, or several with an index that says which tensor
+stands where. Files come from strangers: what a header says is checked before anything is read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import struct
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+MAX_HEADER = 100_000_000
+
+
+class Entry(NamedTuple):
+    """Where a tensor stands: its file, dtype, shape, and first byte in the file."""
+
+    file: pathlib.Path
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self) -> np.ndarray:
+        """The tensor, read-only, as a view of the file: bytes are read when they are used."""
+        data = np.memmap(self.file, mode="r", offset=self.start, shape=(self.num_bytes,)) if self.num_bytes else b""
+        return np.frombuffer(data, self.dtype).reshape(self.shape)
+
+
+def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
+    """Every tensor of a folder by its name.
+
+    Raises:
+      ValueError: if the folder has no safetensors, a file named by the index is missing, a tensor stands in another
+        file than the index says or in none, or a header is damaged.
+    """
+    if (folder / INDEX).is_file():
+        placed: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
+        files = sorted(set(placed.values()))
+    elif (folder / SINGLE).is_file():
+        placed, files = {}, [SINGLE]
+    else:
+        raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors are read, no pickles")
+    absent = [name for name in files if pathlib.Path(name).name != name or not (folder / name).is_file()]
+    if absent:
+        raise ValueError(f"{folder / INDEX} names files that are not there: {', '.join(absent)}")
+    found = {(name, file): entry for file in files for name, entry in read_file(folder / file).items()}
+    wrong = sorted(name for name, file in found if placed and placed.get(name) != file)
+    wrong += sorted(name for name, file in placed.items() if (name, file) not in found)
+    if wrong:
+        raise ValueError(f"{folder / INDEX} and its files disagree about {', '.join(wrong)}")
+    return {name: entry for (name, _), entry in found.items()}
+
+
+def read_file(file: pathlib.Path) -> dict[str, Entry]:
+    """Every tensor of one file. Raises ValueError where the header does not describe the file."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = struct.unpack("<Q", stream.read(8).ljust(8, b"\xff"))[0]
+        if length > min(size - 8, MAX_HEADER):
+            raise ValueError(f"{file} is no safetensors file: it gives its header {length} bytes, and has {size}")
+        try:
+            header = json.loads(stream.read(length))
+        except ValueError as error:
+            raise ValueError(f"{file} is no safetensors file: its header is no JSON ({error})") from None
+    header.pop("__metadata__", None)
+    entries = {name: _entry(file, name, described, 8 + length, size) for name, described in header.items()}
+    ends = sorted((entry.start, entry.start + entry.num_bytes, name) for name, entry in entries.items())
+    for (_, end, name), (start, _, other) in zip(ends, ends[1:], strict=False):
+        if start < end:
+            raise ValueError(f"{file}: the tensors {name} and {other} overlap")
+    return entries
+
+
+def _entry(file: pathlib.Path, name: str, described: Any, base: int, size: int) -> Entry:
+    if described["dtype"] not in DTYPES:
+        raise ValueError(f"{file}: {name} is {described['dtype']}; tensors of {', '.join(DTYPES)} are read")
+    begin, end = described["data_offsets"]
+    entry = Entry(file, DTYPES[described["dtype"]], tuple(described["shape"]), base + begin)
+    if not 0 <= begin <= end <= size - base or end - begin != entry.num_bytes:
+        raise ValueError(f"{file}: {name} of {entry.num_bytes} bytes is said to stand at {begin} to {end}, of {size - base}")
+    return entry
+
+
+def write_file(file: pathlib.Path, shapes: dict[str, tuple[np.dtype, tuple[int, ...]]], data: Iterable[np.ndarray]) -> None:
+    """Write tensors of the given dtypes and shapes; `data` gives them in the same order, one at a time."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    at = 0
+    for name, (dtype, shape) in shapes.items():
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin at a multiple of eight bytes
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        for (name, (dtype, shape)), tensor in zip(shapes.items(), data, strict=True):
+            if (tensor.dtype, tensor.shape) != (dtype, shape):
+                raise ValueError(f"{name} is {tensor.dtype} {tensor.shape}, announced as {dtype} {shape}")
+            stream.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
