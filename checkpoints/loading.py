@@ -70,7 +70,7 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     found = _stored_tensors(folder)
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
-    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, stored, padded)
+    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
     params = _restore(folder, found)
     # Rows past the real vocabulary are padding for alignment: no token may come from them.
     params = jax.tree_util.tree_map_with_path(
@@ -127,7 +127,7 @@ def _stored_tensors(folder: pathlib.Path) -> Any:
 
 
 def _compare(
-    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, dtype: Any, padded: dict[Path, int]
+    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
 ) -> None:
     flat = _flat(found)
     problems = [f"missing {'.'.join(p)} {expected[p]}" for p in sorted(expected.keys() - flat.keys())]
@@ -138,7 +138,7 @@ def _compare(
             got[padded[path]] = want[padded[path]]
         if got != want:
             problems.append(f"{'.'.join(path)} has shape {flat[path].shape}, the config says {expected[path]}")
-        elif flat[path].dtype != dtype:
+        elif flat[path].dtype != (dtype := jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))):
             problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {dtype}")
     if problems:
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))

@@ -22,6 +22,8 @@ DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.d
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_HEADER = 100_000_000
 
+Shape = tuple[np.dtype, tuple[int, ...]]
+
 
 class Entry(NamedTuple):
     """Where a tensor stands: its file, dtype, shape, and first byte in the file."""
@@ -34,12 +36,17 @@ class Entry(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Bytes of the tensor."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return num_bytes(self.dtype, self.shape)
 
     def view(self) -> np.ndarray:
         """The tensor, read-only, as a view of the file: bytes are read when they are used."""
         data = np.memmap(self.file, mode="r", offset=self.start, shape=(self.num_bytes,)) if self.num_bytes else b""
         return np.frombuffer(data, self.dtype).reshape(self.shape)
+
+
+def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor."""
+    return math.prod(shape) * dtype.itemsize
 
 
 def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
@@ -93,16 +100,16 @@ def _entry(file: pathlib.Path, name: str, described: Any, base: int, size: int) 
     begin, end = described["data_offsets"]
     entry = Entry(file, DTYPES[described["dtype"]], tuple(described["shape"]), base + begin)
     if not 0 <= begin <= end <= size - base or end - begin != entry.num_bytes:
-        raise ValueError(f"{file}: {name} of {entry.num_bytes} bytes is said to stand at {begin} to {end}, of {size - base}")
+        raise ValueError(f"{file}: {name} has {entry.num_bytes} bytes, but stands at {begin} to {end} of {size - base}")
     return entry
 
 
-def write_file(file: pathlib.Path, shapes: dict[str, tuple[np.dtype, tuple[int, ...]]], data: Iterable[np.ndarray]) -> None:
+def write_file(file: pathlib.Path, shapes: dict[str, Shape], data: Iterable[np.ndarray]) -> None:
     """Write tensors of the given dtypes and shapes; `data` gives them in the same order, one at a time."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
     for name, (dtype, shape) in shapes.items():
-        end = at + math.prod(shape) * dtype.itemsize
+        end = at + num_bytes(dtype, shape)
         header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header, separators=(",", ":")).encode()

@@ -1,23 +1,30 @@
 """Our decoder against `transformers`, in float32, past the window and past the rope's original length."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hf_families import FAMILIES, MUTATIONS, PROMPT, STEPS
+from hf_pairs import module_of, ours
 
 from specjax import Attend
-from tests.parity.conftest import PROMPT, STEPS, module_of, ours
-from tests.parity.families import FAMILIES, MUTATIONS
 
 TOLERANCE = 2e-5
 
 
+@functools.cache
+def program(config):
+    """Model and compiled `apply` of a config; each width of call is compiled once."""
+    model = module_of(config)
+    return model, jax.jit(model.apply)
+
+
 def feed(config, params, tokens, sizes):
     """Logits of `tokens` [T], given in pieces of the given sizes through one cache."""
-    model = module_of(config)
-    apply = jax.jit(model.apply)
+    model, apply = program(config)
     cache, at, parts = model.init_cache(1, len(tokens)), 0, []
     for size in sizes:
         here = jnp.full((1,), at, jnp.int32)

@@ -5,7 +5,14 @@ A mutation changes one field of our config and keeps the weights; it must break 
 
 from specjax.models.rope import RopeScaling
 
+# Widths that no wrong transpose fits, a window that the prompt leaves behind, and a rope limit that it crosses.
+SIZES = {
+    "vocab_size": 96, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 56, "num_hidden_layers": 2, "max_position_embeddings": 64,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 WINDOW, ORIGINAL = 8, 16
+PROMPT, STEPS = 40, 6
 
 
 def rope(kind, theta=1e4, **fields):
@@ -15,7 +22,8 @@ def rope(kind, theta=1e4, **fields):
 LLAMA3 = rope("llama3", 5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=ORIGINAL)
 YARN = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=ORIGINAL)
-YARN_HALF = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=ORIGINAL, truncate=False, attention_factor=1.3)
+YARN_HALF = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=ORIGINAL, truncate=False,
+                 attention_factor=1.3)
 GEMMA3_ROPE = {"rope_parameters": {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
