@@ -71,11 +71,11 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
-    params = _restore(folder, found)
+    params = _restore(folder, found, jnp.dtype(dtype))
     # Rows past the real vocabulary are padding for alignment: no token may come from them.
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf, want: leaf[tuple(slice(0, n) for n in want.shape)].astype(dtype), params, expected
-    )
+    params = jax.tree.map(
+        lambda leaf, want: leaf if leaf.shape == want.shape else leaf[tuple(slice(0, n) for n in want.shape)],
+        params, expected)
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata)
 
@@ -144,6 +144,8 @@ def _compare(
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 
 
-def _restore(folder: pathlib.Path, abstract: Any) -> Any:
+def _restore(folder: pathlib.Path, found: Any, dtype: Any) -> Any:
+    """The weights in `dtype`: cast while they are read, so that nothing is ever held twice."""
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding), found)
     with ocp.StandardCheckpointer() as reader:
         return reader.restore(folder / PARAMS, abstract)

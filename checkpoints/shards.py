@@ -14,11 +14,11 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import ml_dtypes
+import jax.numpy as jnp
 import numpy as np
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(ml_dtypes.bfloat16)}
+DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_HEADER = 100_000_000
 

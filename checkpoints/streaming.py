@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -39,6 +41,13 @@ def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | 
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     with ocp.Checkpointer(handler) as writer:
         writer.save(folder, args=ocp.args.PyTreeSave(weights))
+
+
+def num_bytes(folder: pathlib.Path) -> int:
+    """Bytes of all weights in an Orbax folder."""
+    with ocp.StandardCheckpointer() as reader:
+        tree = reader.metadata(folder.absolute()).item_metadata.tree
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
 
 
 def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:

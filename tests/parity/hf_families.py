@@ -50,7 +50,7 @@ FAMILIES = {
 
 MUTATIONS = {
     "llama2": {"rms_norm_eps": 1e-5, "rope_theta": 5e5, "activation": "gelu_tanh", "attention_scale": 0.3,
-               "unit_offset_norm": True, "scale_embedding": True},
+               "unit_offset_norm": True, "scale_embedding": True, "tie_embeddings": True},
     "llama3.1": {
         "rope_scaling": RopeScaling(), "rope_theta": 1e4,
         "rope_scaling:factor": 4.0, "rope_scaling:original_max_position": 32,
