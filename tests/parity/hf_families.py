@@ -21,9 +21,10 @@ def rope(kind, theta=1e4, **fields):
 
 LLAMA3 = rope("llama3", 5e5, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=ORIGINAL)
-YARN = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=ORIGINAL)
-YARN_HALF = rope("yarn", 1e4, factor=4.0, original_max_position_embeddings=ORIGINAL, truncate=False,
-                 attention_factor=1.3)
+# With these the blend goes over several of the eight pairs; the usual ones would put its two ends into one.
+BLEND = {"factor": 4.0, "original_max_position_embeddings": ORIGINAL, "beta_fast": 2.0, "beta_slow": 0.25}
+YARN = rope("yarn", 100.0, **BLEND)
+YARN_HALF = rope("yarn", 100.0, truncate=False, attention_factor=1.3, **BLEND)
 GEMMA3_ROPE = {"rope_parameters": {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}
@@ -62,7 +63,7 @@ MUTATIONS = {
     "qwen2-windowed": {"sliding_layers": (0, 1), "sliding_layers:": (0,), "sliding_window": WINDOW - 1},
     "qwen2.5-yarn": {
         "rope_scaling": RopeScaling("linear", 4.0), "rope_scaling:attention_factor": 1.0,
-        "rope_scaling:beta_fast": 8.0, "rope_scaling:beta_slow": 4.0, "rope_scaling:truncate": False,
+        "rope_scaling:beta_fast": 1.0, "rope_scaling:beta_slow": 0.5, "rope_scaling:truncate": False,
         "rope_scaling:original_max_position": 64},
     "qwen3": {"qk_norm": False, "rms_norm_eps": 1e-6, "out_bias": False},
     "qwen3-yarn": {"rope_scaling:truncate": True, "rope_scaling:attention_factor": 1.0},

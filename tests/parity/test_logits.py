@@ -1,6 +1,7 @@
 """Our decoder against `transformers`, in float32, past the window and past the rope's original length."""
 
 import dataclasses
+import inspect
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,11 +34,13 @@ def feed(config, params, tokens, sizes):
 
 def theirs(torch, module, tokens, sizes):
     """The same by `transformers`."""
+    # Renamed in transformers 5.24; the old name goes in 5.40.
+    name = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
     cache, parts, at = None, [], 0
     with torch.no_grad():
         for size in sizes:
-            out = module(torch.as_tensor(tokens[None, at : at + size]), past_key_values=cache, use_cache=True)
-            cache = out.past_key_values
+            out = module(torch.as_tensor(tokens[None, at : at + size]), use_cache=True, **{name: cache})
+            cache = out[name]
             parts.append(out.logits[0].numpy())
             at += size
     return np.concatenate(parts)
