@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specjax.checkpoints import exporting, importing, layout, shards, streaming
+from specjax.checkpoints import exporting, hub, importing, layout, shards, streaming
 
 
-def run(source: pathlib.Path, dest: pathlib.Path, *, to_hf: bool, dtype: str | None, overwrite: bool) -> None:
+def run(source: str, dest: pathlib.Path, *, to_hf: bool, dtype: str | None, overwrite: bool) -> None:
     """Convert with a progress bar, and say where the result is.
 
     Raises:
@@ -20,17 +20,18 @@ def run(source: pathlib.Path, dest: pathlib.Path, *, to_hf: bool, dtype: str | N
     """
     if to_hf and dtype is not None:
         raise ValueError("--dtype goes with conversion from Hugging Face only: the way back gives what is stored")
+    folder = pathlib.Path(source) if to_hf else hub.folder(source)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
     with Progress(*columns) as progress:
-        task = progress.add_task("reading", total=_bytes(source, to_hf))
+        task = progress.add_task("reading", total=_bytes(folder, to_hf))
 
         def report(name: str, size: int) -> None:
             progress.update(task, description=name, advance=size)
 
         if to_hf:
-            exporting.to_huggingface(source, dest, overwrite=overwrite, report=report)
+            exporting.to_huggingface(folder, dest, overwrite=overwrite, report=report)
         else:
-            importing.from_huggingface(source, dest, dtype=dtype, overwrite=overwrite, report=report)
+            importing.from_huggingface(folder, dest, dtype=dtype, overwrite=overwrite, report=report)
         progress.update(task, description="done")
     typer.echo(f"{dest} is complete")
 
@@ -44,7 +45,7 @@ def _bytes(source: pathlib.Path, to_hf: bool) -> int:
 
 
 def command(
-    source: Annotated[pathlib.Path, typer.Argument(help="A Hugging Face folder; with --to-hf, a checkpoint.")],
+    source: Annotated[str, typer.Argument(help="A Hugging Face folder or hf:OWNER/NAME; with --to-hf, a checkpoint.")],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,

@@ -62,7 +62,7 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib
     """
     path = pathlib.Path(path).absolute()
     if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists; pass overwrite=True to replace it")
+        raise ValueError(f"{path} exists; pass overwrite=True (--overwrite) to replace it")
     scratch = path.with_name(f".{path.name}.incomplete")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

@@ -170,7 +170,7 @@ def bench(
 @app.command()
 @user_errors
 def convert(
-    source: Annotated[pathlib.Path, typer.Argument(help="A Hugging Face folder; with --to-hf, a checkpoint.")],
+    source: Annotated[str, typer.Argument(help="A Hugging Face folder or hf:OWNER/NAME; with --to-hf, a checkpoint.")],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,

@@ -5,6 +5,7 @@ import pathlib
 import struct
 import subprocess
 import sys
+import types
 
 import hugging
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from specjax import checkpoints
-from specjax.checkpoints import exporting, importing, layout, shards
+from specjax.checkpoints import exporting, hub, importing, layout, shards
 
 KINDS = {
     "f32": {"dtype": "f32"}, "f16": {"dtype": "f16"}, "bf16": {"dtype": "bf16"},
@@ -198,7 +199,22 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["convert", source, ours])
     assert result.exit_code == 2 and "exists; pass overwrite=True" in result.output
     assert CliRunner().invoke(app, ["convert", source, ours, "--overwrite"]).exit_code == 0
-    convert.command(pathlib.Path(ours), pathlib.Path(back), to_hf=True)
+    convert.command(ours, pathlib.Path(back), to_hf=True)
     assert hugging.same_bytes(pathlib.Path(back), made)
     with pytest.raises(SystemExit):
-        convert.command(pathlib.Path(ours), pathlib.Path(back), to_hf=True)
+        convert.command(ours, pathlib.Path(back), to_hf=True)
+
+
+def test_a_repository_by_name(tmp_path, monkeypatch):
+    def fetch(name, allow_patterns):
+        if name != "owner/name":
+            raise FileNotFoundError("no such snapshot\nand much more")
+        return str(tmp_path)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
+    assert hub.folder("hf:owner/name") == tmp_path and hub.folder("a/folder") == pathlib.Path("a/folder")
+    with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and the"):
+        hub.folder("hf:owner/nam")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):
+        hub.folder("hf:owner/name")
