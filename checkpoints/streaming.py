@@ -37,7 +37,8 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
 
 def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
     """Save nested dicts of numpy arrays as `StandardCheckpointer` would, holding about one of them in memory."""
-    registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, OneByOne(report, dtype)))
+    handlers = (np.ndarray, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
+    registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     with ocp.Checkpointer(handler) as writer:
         writer.save(folder, args=ocp.args.PyTreeSave(weights))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,7 +11,7 @@ from flax import nnx
 from specjax._src import cache as kv
 from specjax._src.types import Array, Attend
 from specjax.models.config import DecoderConfig
-from specjax.models.parts import RMSNorm, bias, param, plus, softcap
+from specjax.models.parts import RMSNorm, bias, normed, param, plus, softcap
 from specjax.models.rope import rotate
 
 
@@ -43,11 +45,10 @@ class Attention(nnx.Module):
         self.key_bias = bias(c.qkv_bias, (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"), dtype)
         self.value_bias = bias(c.qkv_bias, (c.num_kv_heads, c.head_dim), ("kv_heads", "head_dim"), dtype)
         self.out_bias = bias(c.out_bias, (c.hidden_size,), ("embed",), dtype)
-        self.query_norm, self.key_norm = (
-            RMSNorm(c.head_dim, c.rms_norm_eps, dtype, unit_offset=c.unit_offset_norm, names=("head_dim",))
-            if c.qk_norm else None
-            for _ in range(2)
-        )  # fmt: skip
+        norm = functools.partial(
+            RMSNorm, c.head_dim, c.rms_norm_eps, dtype, unit_offset=c.unit_offset_norm, names=("head_dim",))
+        self.query_norm = norm() if c.qk_norm else None
+        self.key_norm = norm() if c.qk_norm else None
 
     def __call__(
         self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array
@@ -88,9 +89,7 @@ class Attention(nnx.Module):
 
     def _project(self, x: Array, table: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         """Queries [B, T, H, d], and keys and values [B, K, T, d] as the cache holds them."""
-        query = plus(jnp.einsum("btc,chd->bthd", x, self.query[...]), self.query_bias)
-        key = plus(jnp.einsum("btc,ckd->btkd", x, self.key[...]), self.key_bias)
+        query = normed(plus(jnp.einsum("btc,chd->bthd", x, self.query[...]), self.query_bias), self.query_norm)
+        key = normed(plus(jnp.einsum("btc,ckd->btkd", x, self.key[...]), self.key_bias), self.key_norm)
         value = plus(jnp.einsum("btc,ckd->btkd", x, self.value[...]), self.value_bias)
-        if self.query_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
         return rotate(query, table), rotate(key, table).swapaxes(1, 2), value.swapaxes(1, 2)

@@ -8,6 +8,8 @@ that a mesh may split is an axis of the array. Logical names are given once per 
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 from flax import nnx
 
@@ -15,7 +17,7 @@ from specjax._src import cache as kv
 from specjax._src.types import Array, Attend, Output
 from specjax.models.attention import Attention, within
 from specjax.models.config import DecoderConfig
-from specjax.models.parts import ACTIVATIONS, RMSNorm, bias, param, plus, softcap
+from specjax.models.parts import ACTIVATIONS, RMSNorm, bias, normed, param, plus, softcap
 from specjax.models.rope import rotary_table
 
 Reach = tuple[tuple[tuple[Array, Array], Array], ...]
@@ -45,25 +47,22 @@ class Block(nnx.Module):
     """One transformer layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, the summands normed too if asked."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> None:
-        def norm(wanted: bool = True) -> RMSNorm | None:
-            c = config
-            return RMSNorm(c.hidden_size, c.rms_norm_eps, dtype, unit_offset=c.unit_offset_norm) if wanted else None
-
+        c = config
+        norm = functools.partial(RMSNorm, c.hidden_size, c.rms_norm_eps, dtype, unit_offset=c.unit_offset_norm)
         self.attention_norm = norm()
         self.attention = Attention(config, rngs, dtype)
-        self.attention_post_norm = norm(config.post_norms)
+        self.attention_post_norm = norm() if c.post_norms else None
         self.mlp_norm = norm()
         self.mlp = MLP(config, rngs, dtype)
-        self.mlp_post_norm = norm(config.post_norms)
+        self.mlp_post_norm = norm() if c.post_norms else None
 
     def __call__(
         self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array
     ) -> tuple[Array, kv.Layer]:
         """Arguments and result as `Attention`, with the residual stream for `x`."""
         mixed, layer = self.attention(self.attention_norm(x), table, visible, layer, start)
-        x = x + (mixed if self.attention_post_norm is None else self.attention_post_norm(mixed))
-        out = self.mlp(self.mlp_norm(x))
-        return x + (out if self.mlp_post_norm is None else self.mlp_post_norm(out)), layer
+        x = x + normed(mixed, self.attention_post_norm)
+        return x + normed(self.mlp(self.mlp_norm(x)), self.mlp_post_norm), layer
 
 
 class Decoder(nnx.Module):

@@ -62,6 +62,11 @@ class RMSNorm(nnx.Module):
         return wide.astype(x.dtype) * self.scale[...]
 
 
+def normed(x: Array, norm: RMSNorm | None) -> Array:
+    """`norm(x)`, where there is one."""
+    return x if norm is None else norm(x)
+
+
 def _named(value: Array, names: Names) -> nnx.Param:
     # Eager placement would need a mesh while the weights are made; the names alone are metadata for whoever shards.
     return nnx.Param(value, out_sharding=names, eager_sharding=False)
