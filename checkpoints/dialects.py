@@ -130,15 +130,16 @@ def _window(family: str, values: Values) -> Values:
 
 
 def _rope(family: str, values: Values) -> Values:
-    given = values.get("rope_parameters") or {}
+    given: Values = values.get("rope_parameters") or {}
     if family == "gemma3_text":
-        near, far = given.get("sliding_attention") or {}, given.get("full_attention") or {}
+        near: Values = given.get("sliding_attention") or {}
+        far: Values = given.get("full_attention") or {}
         if near.get("rope_type", "default") != "default":
             raise ValueError(f"sliding layers with rope_type {near['rope_type']!r} are not supported, only 'default'")
-        theta = far.get("rope_theta", values.get("rope_theta") or 1e6)
-        own = near.get("rope_theta", values.get("rope_local_base_freq") or 1e4)
+        theta = far.get("rope_theta") or values.get("rope_theta") or 1e6
+        own = near.get("rope_theta") or values.get("rope_local_base_freq") or 1e4
         return {"rope_theta": float(theta), "sliding_rope_theta": float(own), "rope_scaling": _scaling(values, far)}
-    theta = given.get("rope_theta", values.get("rope_theta") or 1e4)
+    theta = given.get("rope_theta") or values.get("rope_theta") or 1e4
     return {"rope_theta": float(theta), "rope_scaling": _scaling(values, given)}
 
 

@@ -76,7 +76,7 @@ def _write(
         dtype = jnp.dtype(manifest.dtypes.get(".".join(tensor.path), manifest.dtype))
         announced[tensor.name] = (np.dtype(dtype), tensor.theirs)
     files = _spread(wanted, announced, shard_bytes)
-    placed = {}
+    placed: dict[str, str] = {}
     for number, members in enumerate(files, 1):
         file = shards.SINGLE if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
         placed |= {tensor.name: file for tensor in members}

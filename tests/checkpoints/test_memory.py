@@ -64,7 +64,7 @@ def source(tmp_path_factory):
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
 def test_peaks(source, tmp_path):
     sizes = [entry.num_bytes / 2**20 for entry in shards.read_folder(source).values()]
-    assert sum(sizes) > 400
+    assert sum(sizes) > 9 * max(sizes)
     there, back = tmp_path / "ours", tmp_path / "back"
     assert peak(lambda: checkpoints.from_huggingface(source, there)) < 2 * max(sizes) + ROOM
     assert peak(lambda: checkpoints.to_huggingface(there, back)) < 2 * max(sizes) + ROOM
