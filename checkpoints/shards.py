@@ -26,9 +26,9 @@ Shape = tuple[np.dtype, tuple[int, ...]]
 
 
 class Entry(NamedTuple):
-    """Where a tensor stands: its file, dtype, shape, and first byte in the file."""
+    """Where a tensor stands: the bytes of its file, one map for all tensors of it; its dtype, shape and first byte."""
 
-    file: pathlib.Path
+    data: np.ndarray
     dtype: np.dtype
     shape: tuple[int, ...]
     start: int
@@ -40,8 +40,7 @@ class Entry(NamedTuple):
 
     def view(self) -> np.ndarray:
         """The tensor, read-only, as a view of the file: bytes are read when they are used."""
-        data = np.memmap(self.file, mode="r", offset=self.start, shape=(self.num_bytes,)) if self.num_bytes else b""
-        return np.frombuffer(data, self.dtype).reshape(self.shape)
+        return self.data[self.start : self.start + self.num_bytes].view(self.dtype).reshape(self.shape)
 
 
 def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
@@ -86,7 +85,8 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
         except ValueError as error:
             raise ValueError(f"{file} is no safetensors file: its header is no JSON ({error})") from None
     header.pop("__metadata__", None)
-    entries = {name: _entry(file, name, described, 8 + length, size) for name, described in header.items()}
+    data = np.asarray(np.memmap(file, mode="r"))
+    entries = {name: _entry(file, data, name, described, 8 + length) for name, described in header.items()}
     ends = sorted((entry.start, entry.start + entry.num_bytes, name) for name, entry in entries.items())
     for (_, end, name), (start, _, other) in zip(ends, ends[1:], strict=False):
         if start < end:
@@ -94,13 +94,20 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
     return entries
 
 
-def _entry(file: pathlib.Path, name: str, described: Any, base: int, size: int) -> Entry:
-    if described["dtype"] not in DTYPES:
-        raise ValueError(f"{file}: {name} is {described['dtype']}; tensors of {', '.join(DTYPES)} are read")
-    begin, end = described["data_offsets"]
-    entry = Entry(file, DTYPES[described["dtype"]], tuple(described["shape"]), base + begin)
-    if not 0 <= begin <= end <= size - base or end - begin != entry.num_bytes:
-        raise ValueError(f"{file}: {name} has {entry.num_bytes} bytes, but stands at {begin} to {end} of {size - base}")
+def _entry(file: pathlib.Path, data: np.ndarray, name: str, described: Any, base: int) -> Entry:
+    try:
+        code, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
+        whole = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{file}: the header describes {name} as {described!r}")
+    if code not in DTYPES:
+        raise ValueError(f"{file}: {name} is {code}; tensors of {', '.join(DTYPES)} are read")
+    entry = Entry(data, DTYPES[code], shape, base + begin)
+    room = data.size - base
+    if not begin <= end <= room or end - begin != entry.num_bytes:
+        raise ValueError(f"{file}: {name} has {entry.num_bytes} bytes, but stands at {begin} to {end} of {room}")
     return entry
 
 

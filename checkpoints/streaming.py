@@ -28,7 +28,7 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
         """Write `values`, cast to the dtype if there is one."""
         for i, value in enumerate(values):
             # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
-            piece = np.ascontiguousarray(value).astype(self._dtype or value.dtype, copy=False)
+            piece = np.require(value, requirements=["C", "ALIGNED"]).astype(self._dtype or value.dtype, copy=False)
             for future in await super().serialize([piece], [infos[i]], None if args is None else [args[i]]):
                 future.result()
             self._report(infos[i].name, value.nbytes)

@@ -126,6 +126,8 @@ def test_damaged_files_are_refused(tmp_path):
         return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
     refuse(b"{", "its header is no JSON")
+    refuse({"a": entry(0, 8, (-1, -2))}, "the header describes a as")
+    refuse({"a": {"dtype": "F32"}}, "the header describes a as")
     refuse({"a": entry(0, 8, dtype="F8_E4M3")}, "a is F8_E4M3; tensors of F32, F16, BF16 are read")
     refuse({"a": entry(4, 12)}, "a has 8 bytes, but stands at 4 to 12 of 8")
     refuse({"a": entry(0, 8, (3,))}, "a has 12 bytes, but stands at 0 to 8")
@@ -218,3 +220,24 @@ def test_a_repository_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):
         hub.folder("hf:owner/name")
+
+
+def test_a_file_is_mapped_once(tmp_path):
+    """A map holds a file open: one for each tensor would be more than a process may have."""
+    source = hugging.write(tmp_path / "hf", hugging.tensors())
+    found = shards.read_folder(source)
+    assert len({id(entry.data) for entry in found.values()}) == 1
+    assert all(np.shares_memory(entry.view(), entry.data) for entry in found.values())
+
+
+def test_tensors_at_odd_bytes(tmp_path):
+    """Old files pad their header to no multiple of the tensors' items."""
+    made = hugging.tensors("f32")
+    source = hugging.write(tmp_path / "hf", made)
+    body = (source / shards.SINGLE).read_bytes()
+    (length,) = struct.unpack("<Q", body[:8])
+    odd = struct.pack("<Q", length + 1) + body[8 : 8 + length] + b" " + body[8 + length :]
+    (source / shards.SINGLE).write_bytes(odd)
+    checkpoints.from_huggingface(source, tmp_path / "ours")
+    checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert hugging.same_bytes(tmp_path / "back", made)
