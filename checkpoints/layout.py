@@ -2,6 +2,7 @@
 
     NAME/params/          Orbax (StandardCheckpointer): nested dicts with string keys
     NAME/tokenizer.json   as `tokenizers.Tokenizer.save` writes it
+    NAME/huggingface/     of a converted model: config.json and the small files beside it, byte for byte
     NAME/specjax.json     format, version, family, resolved config, dtype, eos ids, free metadata; written last
 
 A folder without `specjax.json` is no checkpoint. Folders are made under another name and renamed when complete.
@@ -15,6 +16,7 @@ import pathlib
 from typing import Any
 
 PARAMS, TOKENIZER, MANIFEST = "params", "tokenizer.json", "specjax.json"
+SOURCE = "huggingface"
 FORMAT, VERSION = "specjax", 1
 FAMILIES = ("decoder",)
 
@@ -26,9 +28,10 @@ class Manifest:
     Attributes:
       family: which module the config belongs to; one of `FAMILIES`.
       config: every resolved switch of that module.
-      dtype: name of the dtype of all stored weights.
+      dtype: name of the dtype of the stored weights.
       eos_ids: ids that end a text.
       metadata: whatever the writer wants to keep (training figures, sources).
+      dtypes: of weights that are stored in another dtype, by their dotted path (`layers.0.mlp_norm.scale`).
     """
 
     family: str
@@ -36,6 +39,7 @@ class Manifest:
     dtype: str
     eos_ids: tuple[int, ...] = ()
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
+    dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def write(self, folder: pathlib.Path) -> None:
         """Write `specjax.json`."""

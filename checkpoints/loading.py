@@ -70,12 +70,12 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     found = _stored_tensors(folder)
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
-    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, stored, padded)
-    params = _restore(folder, found)
+    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
+    params = _restore(folder, found, jnp.dtype(dtype))
     # Rows past the real vocabulary are padding for alignment: no token may come from them.
-    params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf, want: leaf[tuple(slice(0, n) for n in want.shape)].astype(dtype), params, expected
-    )
+    params = jax.tree.map(
+        lambda leaf, want: leaf if leaf.shape == want.shape else leaf[tuple(slice(0, n) for n in want.shape)],
+        params, expected)
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata)
 
@@ -127,7 +127,7 @@ def _stored_tensors(folder: pathlib.Path) -> Any:
 
 
 def _compare(
-    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, dtype: Any, padded: dict[Path, int]
+    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
 ) -> None:
     flat = _flat(found)
     problems = [f"missing {'.'.join(p)} {expected[p]}" for p in sorted(expected.keys() - flat.keys())]
@@ -138,12 +138,14 @@ def _compare(
             got[padded[path]] = want[padded[path]]
         if got != want:
             problems.append(f"{'.'.join(path)} has shape {flat[path].shape}, the config says {expected[path]}")
-        elif flat[path].dtype != dtype:
+        elif flat[path].dtype != (dtype := jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))):
             problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {dtype}")
     if problems:
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 
 
-def _restore(folder: pathlib.Path, abstract: Any) -> Any:
+def _restore(folder: pathlib.Path, found: Any, dtype: Any) -> Any:
+    """The weights in `dtype`: cast while they are read, so that nothing is ever held twice."""
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding), found)
     with ocp.StandardCheckpointer() as reader:
         return reader.restore(folder / PARAMS, abstract)

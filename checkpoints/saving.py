@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -40,20 +42,35 @@ def save(
     Raises:
       ValueError: if the folder exists and `overwrite` is not set, or the leaves differ in dtype.
     """
-    path = pathlib.Path(path).absolute()
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists; pass overwrite=True to replace it")
     dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(params)}
     if len(dtypes) != 1:
         raise ValueError(f"the weights must share one dtype, these have {sorted(dtypes)}")
     manifest = Manifest("decoder", config.to_dict(), dtypes.pop(), tuple(eos_ids), metadata or {})
+    with staged(path, overwrite=overwrite) as scratch:
+        with ocp.StandardCheckpointer() as writer:
+            writer.save(scratch / PARAMS, params)
+        tokenizer.save(str(scratch / TOKENIZER))
+        manifest.write(scratch)
+
+
+@contextlib.contextmanager
+def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib.Path]:
+    """A folder to build in, beside `path`, which takes that name when the block ends well and vanishes otherwise.
+
+    Raises:
+      ValueError: if `path` exists and `overwrite` is not set.
+    """
+    path = pathlib.Path(path).absolute()
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} exists; pass overwrite=True (--overwrite) to replace it")
     scratch = path.with_name(f".{path.name}.incomplete")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(scratch / PARAMS, params)
-    tokenizer.save(str(scratch / TOKENIZER))
-    manifest.write(scratch)
+    try:
+        yield scratch
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     _replace(scratch, path)
 
 

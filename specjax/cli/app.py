@@ -166,3 +166,18 @@ def bench(
             raise ValueError("--layers goes with --random only: a checkpoint has the layers it has")
         subject = pairs.bench_subject(pairs.load_pair(target, draft, DrafterName.MODEL), prompts, limit)
     run.bench(subject, settings, command="specjax " + shlex.join(sys.argv[1:]), out=json)
+
+
+@app.command()
+@user_errors
+def convert(
+    source: Annotated[str, typer.Argument(help="A Hugging Face folder or hf:OWNER/NAME; with --to-hf, a checkpoint.")],
+    dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
+    to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
+    dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
+) -> None:
+    """Convert a Hugging Face folder of safetensors to a checkpoint, or back."""
+    from specjax.checkpoints import convert as converting
+
+    converting.run(source, dest, to_hf=to_hf, dtype=dtype, overwrite=overwrite)

@@ -1,5 +1,8 @@
 """A saved checkpoint of a very small decoder."""
 
+import pathlib
+import sys
+
 import pytest
 from flax import nnx
 from tokenizers import Tokenizer
@@ -7,6 +10,8 @@ from tokenizers.models import WordLevel
 
 from specjax import checkpoints
 from specjax.models import Decoder, DecoderConfig, from_nnx
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for `hugging.py`, which some tests share
 
 CONFIG = DecoderConfig(
     vocab_size=7, hidden_size=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, intermediate_size=12,

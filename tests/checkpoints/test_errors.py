@@ -68,8 +68,8 @@ def test_manifests_of_other_kinds(saved, change, message):
 
 
 def test_unknown_config_fields_are_refused(saved, config):
-    rewrite(saved, config={**config.to_dict(), "sliding_window": 4})
-    with pytest.raises(ValueError, match=r"unknown fields \['sliding_window'\]"):
+    rewrite(saved, config={**config.to_dict(), "state_size": 4})
+    with pytest.raises(ValueError, match=r"unknown fields \['state_size'\]"):
         checkpoints.load(saved)
 
 

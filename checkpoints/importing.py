@@ -1,0 +1,183 @@
+"""A Hugging Face folder to a checkpoint of ours."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from specjax.checkpoints import dialects, names, shards, streaming
+from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
+from specjax.checkpoints.saving import staged
+from specjax.models import DecoderConfig
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+BESIDE = (
+    CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
+)  # fmt: skip
+"""Small files that are kept as they are, for the way back and for chat templates."""
+DTYPES = ("float32", "bfloat16", "float16")
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def from_huggingface(
+    source: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    report: streaming.Report = lambda name, size: None,
+) -> DecoderConfig:
+    """Convert a folder of safetensors, `config.json` and `tokenizer.json` to a checkpoint that `load` reads.
+
+    One tensor at a time is in memory. `dest` appears when it is complete; what a killed run leaves does not load.
+
+    Args:
+      source: the folder, as a model's repository holds it. Read only.
+      dest: the checkpoint folder to make.
+      dtype: one of `DTYPES`, to cast all weights; None keeps each tensor as it is, which `to_huggingface` gives back
+        byte for byte.
+      overwrite: replace an existing `dest`.
+      report: called after each tensor with its name and bytes.
+
+    Returns:
+      The config; its `vocab_size` is that of the tokenizer, and rows of the embedding behind it are never scored.
+
+    Raises:
+      ValueError: if a file is missing or damaged, the family or a setting is unknown, `dest` exists, or tensors are
+        missing, unexpected or of another shape than the config says; each is named.
+    """
+    folder = pathlib.Path(source)
+    values, padded = read_config(folder)
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    tokenizer = _tokenizer(folder)
+    config = dataclasses.replace(padded, vocab_size=_real_ids(folder, tokenizer, padded))
+    wanted = names.tensors(padded)
+    found = match(folder, wanted, padded.tie_embeddings)
+    weights, stored = _weights(wanted, found, padded.head_dim, dtype)
+    main = collections.Counter(stored.values()).most_common(1)[0][0]
+    manifest = Manifest(
+        "decoder", config.to_dict(), main, _eos_ids(folder, values), _provenance(wanted, found, padded, dtype),
+        {path: other for path, other in stored.items() if other != main})
+    with staged(dest, overwrite=overwrite) as scratch:
+        streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
+        tokenizer.save(str(scratch / TOKENIZER))
+        (scratch / SOURCE).mkdir()
+        for name in BESIDE:
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, scratch / SOURCE / name)
+        manifest.write(scratch)
+    return config
+
+
+def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
+    """`config.json` as it is, and as our config with all rows of the embedding."""
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"{folder} is no Hugging Face model: it has no {CONFIG}")
+    values = json.loads((folder / CONFIG).read_text())
+    return values, dialects.decoder_config(values)
+
+
+def match(folder: pathlib.Path, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, shards.Entry]]:
+    """For each plain name its name in the files and where it stands, once everything fits what the config says.
+
+    Raises:
+      ValueError: naming each missing, unexpected and mis-shaped tensor, two tensors of one meaning, and a head that
+        differs from the embedding although the config ties them.
+    """
+    found: dict[str, tuple[str, shards.Entry]] = {}
+    problems = []
+    for name, entry in shards.read_folder(folder).items():
+        plain = names.plain_name(name)
+        if plain is None:
+            continue
+        if plain in found:
+            problems.append(f"both {found[plain][0]} and {name} mean {plain}")
+        found[plain] = (name, entry)
+    shapes = {tensor.name: tensor.theirs for tensor in wanted}
+    if tied and HEAD in found:
+        head, embedding = found[HEAD][1], found.get(EMBEDDING, (None, None))[1]
+        if embedding is None or not _equal_bytes(head, embedding):
+            problems.append(f"{HEAD} differs from {EMBEDDING}, although tie_word_embeddings is set")
+        shapes[HEAD] = shapes[EMBEDDING]
+    problems += [f"missing {name} {shapes[name]}" for name in sorted(shapes.keys() - found.keys())]
+    problems += [f"unexpected {found[name][0]} {found[name][1].shape}" for name in sorted(found.keys() - shapes.keys())]
+    for name in sorted(shapes.keys() & found.keys()):
+        if found[name][1].shape != shapes[name]:
+            problems.append(f"{found[name][0]} has shape {found[name][1].shape}, the config says {shapes[name]}")
+    if problems:
+        raise ValueError(f"{folder} does not hold the model its {CONFIG} describes:\n  " + "\n  ".join(problems))
+    return found
+
+
+def _equal_bytes(one: shards.Entry, other: shards.Entry) -> bool:
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    rows = zip(one.view(), other.view(), strict=True)
+    return all(a.tobytes() == b.tobytes() for a, b in rows)
+
+
+def _weights(
+    wanted: list[names.Tensor], found: dict[str, tuple[str, shards.Entry]], head_dim: int, dtype: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Our nested dicts, as views of the files, and the dtype each is to be stored in."""
+    weights: dict[str, Any] = {}
+    stored = {}
+    for tensor in wanted:
+        entry = found[tensor.name][1]
+        node = weights
+        for key in tensor.path[:-1]:
+            node = node.setdefault(key, {})
+        node[tensor.path[-1]] = tensor.form.ours(entry.view(), head_dim)
+        stored[".".join(tensor.path)] = dtype or entry.dtype.name
+    return weights, stored
+
+
+def _provenance(
+    wanted: list[names.Tensor], found: dict[str, tuple[str, shards.Entry]], padded: DecoderConfig, dtype: str | None
+) -> dict[str, Any]:
+    """What the way back needs to know."""
+    renamed = {plain: name for plain, (name, _) in found.items() if plain != name}
+    kept = {"rows": padded.vocab_size, "names": renamed, "head_copy": padded.tie_embeddings and HEAD in found}
+    return {"huggingface": kept | ({"cast": dtype} if dtype else {})}
+
+
+def _tokenizer(folder: pathlib.Path) -> Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no tokenizer.json; make one with transformers: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    return Tokenizer.from_file(str(path))
+
+
+def _real_ids(folder: pathlib.Path, tokenizer: Tokenizer, padded: DecoderConfig) -> int:
+    count = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values())
+    if count > padded.vocab_size:
+        raise ValueError(
+            f"the tokenizer of {folder} has ids up to {count - 1}, the embedding only {padded.vocab_size} rows; "
+            "the added tokens were never given weights"
+        )
+    return count
+
+
+def _eos_ids(folder: pathlib.Path, values: dict[str, Any]) -> tuple[int, ...]:
+    """From the generation config where it says so, else from the model's: they may disagree, and the first is used."""
+    path = folder / GENERATION
+    generation = json.loads(path.read_text()) if path.is_file() else {}
+    for said in (generation, values, values.get("text_config", {})):
+        eos = said.get("eos_token_id")
+        if eos is not None:
+            return tuple(int(i) for i in np.atleast_1d(eos))
+    return ()

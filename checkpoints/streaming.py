@@ -1,0 +1,65 @@
+"""Orbax one tensor at a time, in memory that does not grow with the checkpoint."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+Path = tuple[str, ...]
+Report = Callable[[str, int], None]
+"""Called with the name of a finished tensor and its bytes."""
+
+
+class OneByOne(ocp.type_handlers.NumpyHandler):
+    """Writes each array before it looks at the next, and copies none that waits; the arrays may be views of files."""
+
+    def __init__(self, report: Report, dtype: np.dtype | None = None) -> None:
+        super().__init__(deepcopy_host_arrays=False)
+        self._report = report
+        self._dtype = dtype
+
+    async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> list:
+        """Write `values`, cast to the dtype if there is one."""
+        for i, value in enumerate(values):
+            # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
+            piece = np.require(value, requirements=["C", "ALIGNED"]).astype(self._dtype or value.dtype, copy=False)
+            for future in await super().serialize([piece], [infos[i]], None if args is None else [args[i]]):
+                future.result()
+            self._report(infos[i].name, value.nbytes)
+        return []
+
+
+def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
+    """Save nested dicts of numpy arrays as `StandardCheckpointer` would, holding about one of them in memory."""
+    handlers = (np.ndarray, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
+    registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
+    handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    with ocp.Checkpointer(handler) as writer:
+        writer.save(folder, args=ocp.args.PyTreeSave(weights))
+
+
+def num_bytes(folder: pathlib.Path) -> int:
+    """Bytes of all weights in an Orbax folder."""
+    with ocp.StandardCheckpointer() as reader:
+        tree = reader.metadata(folder.absolute()).item_metadata.tree
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+
+
+def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
+    """The weights at `paths` as numpy arrays, each read when it is asked for."""
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        for path in paths:
+            item: Any = ocp.RestoreArgs(restore_type=np.ndarray)
+            for key in reversed(path):
+                item = {key: item}
+            tree = reader.restore(
+                folder, args=ocp.args.PyTreeRestore(item=item, restore_args=item, partial_restore=True))
+            for key in path:
+                tree = tree[key]
+            yield tree

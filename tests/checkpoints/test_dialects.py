@@ -1,0 +1,89 @@
+"""Both dialects of `config.json` give the same decoder, and what it can not do is refused."""
+
+import pytest
+
+from specjax.checkpoints.dialects import decoder_config
+from specjax.models.rope import RopeScaling, yarn_attention_factor
+
+SIZES = {
+    "vocab_size": 96, "hidden_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 56,
+    "num_hidden_layers": 7, "max_position_embeddings": 64,
+}  # fmt: skip
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+
+PAIRS = {
+    "llama 3": (
+        {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+        {"model_type": "llama", "rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}}),
+    "llama 2": (
+        {"model_type": "llama", "rope_theta": 1e4, "rope_scaling": None},
+        {"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "qwen2 yarn": (
+        {"model_type": "qwen2", "rope_theta": 1e6, "rope_scaling": {"type": "yarn", **YARN}, "sliding_window": 8,
+         "use_sliding_window": False},
+        {"model_type": "qwen2", "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, **YARN},
+         "sliding_window": None, "layer_types": ["full_attention"] * 7}),
+    "gemma 3": (
+        {"model_type": "gemma3", "text_config": {
+            **SIZES, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window": 8, "sliding_window_pattern": 6,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}}},
+        {"model_type": "gemma3_text", "sliding_window": 8,
+         "layer_types": ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
+         "rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_published_and_written_dialects_agree(pair):
+    published, written = (decoder_config({**SIZES, **values}) for values in pair)
+    assert published == written
+    assert type(published).from_dict(published.to_dict()) == published
+
+
+def test_what_files_leave_out():
+    def read(family, **values):
+        return decoder_config({**SIZES, "model_type": family, **values})
+
+    assert read("llama").head_dim == 12 and read("qwen3").head_dim == 128 and read("gemma").head_dim == 256
+    assert read("llama", num_key_value_heads=None).num_kv_heads == 4
+    assert not read("llama").tie_embeddings and read("gemma").tie_embeddings
+    assert read("mistral").sliding_window == 4096 and read("mistral", sliding_window=None).sliding_window is None
+    assert read("mistral").sliding_layers == tuple(range(7))
+    windowed = read("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=5)
+    assert (windowed.sliding_layers, windowed.qkv_bias, windowed.out_bias) == ((5, 6), True, False)
+    assert read("gemma2").sliding_layers == (0, 2, 4, 6) and read("gemma2").final_softcap == 30.0
+    assert read("gemma", hidden_act="gelu").activation == "gelu_tanh"
+    assert read("llama", hidden_act="gelu").activation == "gelu"
+
+
+def test_yarn_attention_factors():
+    def read(**more):
+        scaling = {"type": "yarn", **YARN, **more}
+        return decoder_config({**SIZES, "model_type": "qwen3", "rope_scaling": scaling}).rope_scaling
+
+    assert read() == RopeScaling("yarn", 4.0, 16, attention_factor=yarn_attention_factor(4.0))
+    assert read(attention_factor=1.5).attention_factor == 1.5
+    both = yarn_attention_factor(4.0, 0.7) / yarn_attention_factor(4.0, 0.5)
+    assert read(mscale=0.7, mscale_all_dim=0.5).attention_factor == both
+
+
+REFUSED = {
+    "family": ({"model_type": "mamba"}, "model_type 'mamba' is not among those that convert: llama, mistral"),
+    "fields": ({"model_type": "qwen2", "hidden_size": None, "num_key_value_heads": None},
+               "the qwen2 config lacks hidden_size, num_key_value_heads"),
+    "dynamic": ({"model_type": "llama", "rope_scaling": {"type": "dynamic", "factor": 2.0}},
+                "rope_type 'dynamic' is not supported"),
+    "partial": ({"model_type": "llama", "partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "activation": ({"model_type": "llama", "hidden_act": "relu2"}, "activation 'relu2' is not among silu"),
+    "bidirectional": ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "sees only what stands"),
+    "near rope": ({"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}},
+                  "sliding layers with rope_type 'yarn'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
+def test_refusals(values, message):
+    with pytest.raises(ValueError, match=message):
+        decoder_config({**SIZES, **values})

@@ -1,0 +1,72 @@
+"""Conversion holds about one tensor, loading the weights and one more, however large the checkpoint."""
+
+import gc
+import json
+import pathlib
+import threading
+import time
+
+import hugging
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax import checkpoints
+from specjax.checkpoints import dialects, names, shards
+
+STATUS = pathlib.Path("/proc/self/status")
+LARGE = {
+    "vocab_size": 20_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "head_dim": 64,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
+}  # fmt: skip
+ROOM = 128  # MiB, for buffers of Orbax and the allocator
+
+
+def anonymous():
+    """MiB of memory that no file stands behind."""
+    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon"))
+    return int(line.split()[1]) / 1024
+
+
+def peak(work):
+    """The most that `work()` needs on top, sampled."""
+    gc.collect()
+    before, highest, done = anonymous(), 0.0, threading.Event()
+
+    def watch():
+        nonlocal highest
+        while not done.is_set():
+            highest = max(highest, anonymous())
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        work()
+    finally:
+        done.set()
+        watcher.join()
+    return highest - before
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = hugging.write(tmp_path_factory.mktemp("large") / "hf", hugging.tensors())
+    (folder / "config.json").write_text(json.dumps({**hugging.CONFIG, **LARGE}))
+    wanted = names.tensors(dialects.decoder_config({**hugging.CONFIG, **LARGE}))
+    block = np.random.default_rng(0).standard_normal(1 << 18, np.float32).astype(jnp.bfloat16)
+    shapes = {tensor.name: (block.dtype, tensor.theirs) for tensor in wanted}
+    shards.write_file(folder / shards.SINGLE, shapes, (np.resize(block, tensor.theirs) for tensor in wanted))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_peaks(source, tmp_path):
+    sizes = [entry.num_bytes / 2**20 for entry in shards.read_folder(source).values()]
+    assert sum(sizes) > 9 * max(sizes)
+    there, back = tmp_path / "ours", tmp_path / "back"
+    assert peak(lambda: checkpoints.from_huggingface(source, there)) < 2 * max(sizes) + ROOM
+    assert peak(lambda: checkpoints.to_huggingface(there, back)) < 2 * max(sizes) + ROOM
+    # Rows of the embedding behind the tokenizer's ids are cut after reading, so weights and largest are the bound.
+    assert peak(lambda: checkpoints.load(there, dtype=jnp.bfloat16)) < sum(sizes) + max(sizes) + ROOM
