@@ -80,7 +80,7 @@ class Noise:
         if self.table is None:
             return self._hashed(_address(role, node))
         place = node if role == DRAFT else self.table.shape[1] - 3 + role
-        return jax.lax.dynamic_index_in_dim(self.table, place, axis=1, keepdims=False)
+        return rows.take(self.table, jnp.broadcast_to(place, self.length.shape))
 
     def _hashed(self, address: Array | int) -> Array:
         keys = fold(fold(self.key, self.length), address)

@@ -30,7 +30,7 @@ from specjax.training.writing import WritingSettings, write_chunks
 
 VOCAB_SIZE = 4096
 MAX_FUNCTION_TOKENS = 240
-WRITTEN_CHUNKS = 200
+WRITTEN_CHUNKS = 115
 NAMES = {"target": "tiny-python", "draft": "tiny-python-draft"}
 CONFIGS = {
     "target": DecoderConfig(
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--refine-minutes", type=float, default=60.0, help="length of the last stage")
     parser.add_argument("--batch", type=int, default=8, help="windows of 256 tokens per step")
     parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the first stage")
-    parser.add_argument("--refine-rate", type=float, default=2e-3, help="peak learning rate of the last stage")
+    parser.add_argument("--refine-rate", type=float, default=3e-3, help="peak learning rate of the last stage")
     options = parser.parse_args()
     out: pathlib.Path = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)

@@ -196,6 +196,8 @@ def test_numbers_hashed_beforehand_are_the_same():
         for node in range(nodes):
             np.testing.assert_array_equal(ready._uniforms(DRAFT, node), noise._uniforms(DRAFT, node))
             np.testing.assert_array_equal(jax.jit(ready.draw_draft)(node, law), noise.draw_draft(node, law))
+    by_row = jnp.array([0, 3, 1, 2, 3])
+    np.testing.assert_array_equal(ready._uniforms(DRAFT, by_row), noise._uniforms(DRAFT, by_row))
     everything = np.ravel(ready.table)
     assert len(np.unique(everything)) == everything.size, "no number serves twice"
     shared = Noise(noise.key, noise.length, True)
