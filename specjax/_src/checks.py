@@ -119,16 +119,13 @@ def _check_vocab_arrays(sampling: Sampling, batch: int, vocab_size: int | None) 
         if value is not None and vocab_size is not None and shape not in ((vocab_size,), (batch, vocab_size)):
             raise ValueError(f"sampling.{name} has shape {list(shape)}, but the target scores {vocab_size} tokens: "
                              f"give [{vocab_size}] or [{batch}, {vocab_size}]")
-    allowed, bias = sampling.allowed, sampling.logit_bias
-    if allowed is not None and seen(allowed):
-        allowed = allowed if isinstance(allowed, jax.Array) else np.asarray(allowed)
+    allowed, bias = (value if value is None or hasattr(value, "dtype") else np.asarray(value)
+                     for value in (sampling.allowed, sampling.logit_bias))
     if allowed is not None and allowed.dtype != bool:
         raise ValueError(f"sampling.allowed must be a bool mask, got {allowed.dtype}: for a list of ids write "
                          "jnp.zeros(V, bool).at[ids].set(True)")
     if allowed is not None and seen(allowed) and not allowed.any(axis=-1).all():
         raise ValueError("sampling.allowed forbids every token, in some row at least: allow one, or leave it None")
-    if bias is not None and seen(bias):
-        bias = bias if isinstance(bias, jax.Array) else np.asarray(bias)
-        if bias.dtype.kind in "USOc" or not (bias <= _FLOAT).all():
-            raise ValueError("sampling.logit_bias must hold finite float32 numbers, or -inf to forbid a token; it has "
-                             f"others, such as NaN or +inf ({bias.dtype})")
+    if bias is not None and seen(bias) and (bias.dtype.kind in "USOc" or not (bias <= _FLOAT).all()):
+        raise ValueError("sampling.logit_bias must hold finite float32 numbers, or -inf to forbid a token; it has "
+                         f"others, such as NaN or +inf ({bias.dtype})")

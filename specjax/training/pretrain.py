@@ -14,7 +14,7 @@ import optax
 from specjax._src.types import Array, Model
 from specjax.training.data import Windows
 from specjax.training.distill import pair_step
-from specjax.training.runs import Counters, RunFolder
+from specjax.training.runs import Counters, RunFolder, progress_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def pretrain(
     streams = {name: Windows(rows, settings.length, settings.seed) for name, rows in documents.items()}
     run = RunFolder(out / "pair")
     (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0, "files": 0, "functions": 0})
-    while (progress := _progress(settings, counters)) < 1.0:
+    while (progress := progress_of(counters, settings.minutes, settings.steps)) < 1.0:
         began = time.monotonic()
         window = _mixed_batch(streams, counters, settings, progress)
         params, state, losses = step(params, state, window, jnp.float32(progress))
@@ -75,12 +75,6 @@ def pretrain(
         run.maybe_save((params, state), counters)
     run.save((params, state), counters)
     return params
-
-
-def _progress(settings: PretrainSettings, counters: Counters) -> float:
-    if settings.steps:
-        return counters["step"] / settings.steps
-    return counters["seconds"] / 60 / settings.minutes
 
 
 def _mixed_batch(streams: dict[str, Windows], counters: Counters, settings: PretrainSettings, progress: float) -> Array:

@@ -16,10 +16,8 @@ import optax
 
 from specjax._src.types import Array, Model
 from specjax.training.distill import apply_updates, cross_entropy, packed_attend, schedule
-from specjax.training.runs import Counters, RunFolder
-from specjax.training.writing import Written
-
-SEPARATOR = 0
+from specjax.training.runs import RunFolder, progress_of
+from specjax.training.writing import SEPARATOR, Written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,7 +172,7 @@ def refine(
     params, state = draft[1], transform.init(draft[1])
     run = RunFolder(out / "refine")
     (params, state), counters = run.resume((params, state), {"step": 0, "seconds": 0.0})
-    while (progress := _progress(settings, counters)) < 1.0:
+    while (progress := progress_of(counters, settings.minutes, settings.steps)) < 1.0:
         began = time.monotonic()
         lesson = library.take(counters["step"] * settings.batch, settings.batch)
         params, state, losses = step(params, state, lesson, jnp.float32(progress))
@@ -186,9 +184,3 @@ def refine(
         run.maybe_save((params, state), counters)
     run.save((params, state), counters)
     return params
-
-
-def _progress(settings: RefineSettings, counters: Counters) -> float:
-    if settings.steps:
-        return counters["step"] / settings.steps
-    return counters["seconds"] / 60 / settings.minutes

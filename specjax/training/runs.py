@@ -13,6 +13,11 @@ import orbax.checkpoint as ocp
 Counters = dict[str, Any]
 
 
+def progress_of(counters: Counters, minutes: float, steps: int) -> float:
+    """How much of a stage is done: of its `steps` if they are not 0, else of its `minutes`."""
+    return counters["step"] / steps if steps else counters["seconds"] / 60 / minutes
+
+
 class RunFolder:
     """Saves every `save_seconds`, keeps the last two, prints a line every `print_seconds`."""
 
