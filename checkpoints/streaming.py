@@ -49,13 +49,16 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
     async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> list:
         """Write `values`, cast to the dtype if there is one."""
         for i, value in enumerate(values):
-            # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
-            piece = np.require(value.make(), requirements=["C", "ALIGNED"])
-            piece = piece.astype(self._dtype or value.dtype, copy=False)
-            for future in await super().serialize([piece], [infos[i]], None if args is None else [args[i]]):
-                future.result()
+            await self._write(value, infos[i], None if args is None else [args[i]])
             self._report(infos[i].name, value.source_bytes)
         return []
+
+    async def _write(self, value: Deferred, info: Any, args: Sequence[Any] | None) -> None:
+        # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
+        piece = np.require(value.make(), requirements=["C", "ALIGNED"])
+        piece = piece.astype(self._dtype or value.dtype, copy=False)
+        for future in await super().serialize([piece], [info], args):
+            future.result()
 
 
 def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
