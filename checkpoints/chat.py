@@ -138,7 +138,7 @@ def _checked(messages: Messages) -> list[dict[str, Any]]:
             )
         present = {name: value for name, value in message.items() if value is not None}
         if not isinstance(present.get("role"), str):
-            raise ValueError(f"message {i} has no role, such as 'user'; it has {', '.join(map(str, present)) or 'nothing'}")
+            raise ValueError(f"message {i} has no role, such as 'user'; it has {sorted(map(str, present))}")
         if not isinstance(present.get("content", [] if "tool_calls" in present else None), str | list):
             raise ValueError(f"message {i} has no content that is a text or a list of parts, nor tool calls")
         kept.append(present)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -73,13 +74,18 @@ def from_huggingface(
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
         tokenizer.save(str(scratch / TOKENIZER))
-        (scratch / SOURCE).mkdir()
-        for file in (file for name in BESIDE for file in folder.glob(name) if file.is_file()):
-            copy = scratch / SOURCE / file.relative_to(folder)
-            copy.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, copy)
+        copy_files(folder, scratch / SOURCE, BESIDE)
         manifest.write(scratch)
     return config
+
+
+def copy_files(source: pathlib.Path, dest: pathlib.Path, patterns: Iterable[str]) -> None:
+    """Copy files below `source`; their bytes only, so that copies of what is read-only can be written to."""
+    dest.mkdir(exist_ok=True)
+    for file in (file for pattern in patterns for file in source.glob(pattern) if file.is_file()):
+        copy = dest / file.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:

@@ -18,9 +18,9 @@ from specjax.checkpoints import ChatTemplates, LoadedModel, hub
 TURNS = """{{ bos_token }}{% for message in messages %}
 <|{{ message.role }}|> {{ message.content }} {{ eos_token }}
 {% endfor %}
-{% if add_generation_prompt %}
+  {% if add_generation_prompt %}
 <|assistant|>
-{% endif %}
+  {% endif %}
 """
 USER = [{"role": "user", "content": "hi"}]
 
@@ -93,7 +93,7 @@ def test_no_object_of_python_reaches_a_template():
     ({"role": "user", "content": "hi"}, "a sequence of messages, got dict"),
     (3, "got int"),
     (["hi"], "message 0 must be a mapping .* got str"),
-    ([*USER, {"content": "hi"}], r"message 1 has no role.*it has content"),
+    ([*USER, {"content": "hi"}], r"message 1 has no role.*it has .'content'."),
     ([{"role": 1, "content": "hi"}], "message 0 has no role"),
     ([{"role": "user"}], "message 0 has no content"),
     ([{"role": "user", "content": None}], "message 0 has no content"),
@@ -179,11 +179,16 @@ def test_there_and_back_with_a_conversion(tmp_path):
     model = checkpoints.load(tmp_path / "ours")
     assert [model.chat_ids("x"), model.chat_ids("x", template="rag")] == [[1], [2]]
     assert model.chat.tokens == {"bos_token": "1", "eos_token": "2"}
+    for path in (tmp_path / "ours" / "huggingface").rglob("*"):
+        path.chmod(0o555)
     checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert all(path.stat().st_mode & 0o200 for path in (tmp_path / "back").rglob("*"))
     for name, text in names.items():
         assert (tmp_path / "back" / name).read_text() == text
     assert not (tmp_path / "back" / others.name / "notes.txt").exists()
-    (tmp_path / "ours" / "huggingface" / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    kept = tmp_path / "ours" / "huggingface" / "chat_template.jinja"
+    kept.chmod(0o644)
+    kept.write_text("{{ raise_exception('no') }}")
     with pytest.raises(ValueError, match=f"the chat template of {tmp_path / 'ours'} failed: no"):
         checkpoints.load(tmp_path / "ours").chat_ids("x")
 

@@ -112,12 +112,12 @@ TRAINED = """\
 {% for message in messages %}
 {% set note = 'outside' %}
 <|im_start|>{{ message.role }}
-{% if message.role == 'assistant' %}
-{% generation %}
-{% set note = 'inside' %}
+  {% if message.role == 'assistant' %}
+    {% generation %}
+    {% set note = 'inside' %}
   {{ message.content }} {{ note }}<|im_end|>
-{% endgeneration %}
-{% else %}
+    {% endgeneration %}
+  {% else %}
 {{ message.content }}<|im_end|>
 {% endif %}
 {{ note }} {{ pad_token }} {{ unk_token }} {{ messages | length }}
