@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -104,11 +105,7 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
-    params = _restore(folder, found, jnp.dtype(dtype))
-    # Rows past the real vocabulary are padding for alignment: no token may come from them.
-    params = jax.tree.map(
-        lambda leaf, want: leaf if leaf.shape == want.shape else leaf[tuple(slice(0, n) for n in want.shape)],
-        params, expected)
+    params = _restore(folder, expected, jnp.dtype(dtype))
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
@@ -155,9 +152,7 @@ def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
 def _stored_tensors(folder: pathlib.Path) -> Any:
     with ocp.StandardCheckpointer() as reader:
         tree = reader.metadata(folder / PARAMS).item_metadata.tree
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(jax.devices()[0])), tree
-    )
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _compare(
@@ -178,8 +173,24 @@ def _compare(
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 
 
-def _restore(folder: pathlib.Path, found: Any, dtype: Any) -> Any:
-    """The weights in `dtype`: cast while they are read, so that nothing is ever held twice."""
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding), found)
-    with ocp.StandardCheckpointer() as reader:
-        return reader.restore(folder / PARAMS, abstract)
+def _restore(folder: pathlib.Path, expected: Any, dtype: Any) -> Any:
+    """The weights in `dtype`, cast while they are read, and one layer after another: of what Orbax holds beside the
+    weights while it reads, only a layer's share is there at a time.
+
+    Rows past the real vocabulary are padding for alignment, and are left out: no token may come from them.
+    """
+    place = SingleDeviceSharding(jax.devices()[0])
+    largest = max(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(expected))
+    limit = 1 + largest // 10**9  # GB on their way at any time
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
+
+        def read(part: Any) -> Any:
+            wanted = jax.tree.map(
+                lambda leaf: ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=dtype, strict=False),
+                part)
+            args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
+            return jax.block_until_ready(reader.restore(folder / PARAMS, args=args))
+
+        first = read({name: part for name, part in expected.items() if name != "layers"})
+        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
+    return first | {"layers": layers}

@@ -63,7 +63,7 @@ def build(metadata: Values) -> Tokenizer:
 def _byte_level(own: Values) -> Tokenizer:
     vocabulary = {token: i for i, token in enumerate(own["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in own["merges"]]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False, byte_fallback=False, ignore_merges=_whole(own)))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=_whole(own)))
     tokenizer.pre_tokenizer = _cut(own.get("pre", "default"))
     tokenizer.normalizer = normalizers.NFC() if own.get("pre") in ("qwen2", "deepseek-r1-qwen") else None
     tokenizer.decoder = decoders.ByteLevel()
