@@ -23,6 +23,7 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 BESIDE = (
     CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
+    "additional_chat_templates/*.jinja",
 )  # fmt: skip
 """Small files that are kept as they are, for the way back and for chat templates."""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -73,9 +74,10 @@ def from_huggingface(
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
         tokenizer.save(str(scratch / TOKENIZER))
         (scratch / SOURCE).mkdir()
-        for name in BESIDE:
-            if (folder / name).is_file():
-                shutil.copyfile(folder / name, scratch / SOURCE / name)
+        for file in (file for name in BESIDE for file in folder.glob(name) if file.is_file()):
+            copy = scratch / SOURCE / file.relative_to(folder)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
         manifest.write(scratch)
     return config
 
