@@ -16,7 +16,7 @@ from specjax.benchmarks.settings import Settings
 from specjax.benchmarks.subject import Subject
 from specjax.benchmarks.texts import Writes, finished, turns
 from specjax.benchmarks.timing import Repeated, Timed, in_turns
-from specjax.benchmarks.ways import Way, make_parts, make_ways
+from specjax.benchmarks.ways import Way, make_parts, make_way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,7 @@ def bench(subject: Subject, settings: Settings, *, command: str, out: pathlib.Pa
     """
     with progress.shown() as stage:
         peer = peer_transformers.opened(subject, settings, stage("peer", 2)) if settings.peer else None
-        ways = make_ways(subject, settings, stage("compiling", 1 + len(settings.depths)))
-        measured = Measured(subject, settings, command, ways, make_parts(subject, settings, ways), Bandwidth(), peer)
+        measured = _compiled(subject, settings, command, peer, stage("compiling", 2 + len(settings.depths)))
         things = measured.steps
         in_turns(things, settings.repeats, into=measured.seconds,
                  tell=stage("steps and rounds in turns", len(things) * (1 + settings.repeats)))
@@ -96,6 +95,18 @@ def bench(subject: Subject, settings: Settings, *, command: str, out: pathlib.Pa
         record.write(result, out)
     report.show(result, Console(highlight=False))
     return result
+
+
+def _compiled(
+    subject: Subject, settings: Settings, command: str, peer: Peer | None, tell: progress.Tell
+) -> Measured:
+    ways = []
+    for k in (0, *settings.depths):
+        ways.append(make_way(subject, settings, k))
+        tell()
+    measured = Measured(subject, settings, command, ways, make_parts(subject, settings, ways), Bandwidth(), peer)
+    tell()
+    return measured
 
 
 def _time_texts(measured: Measured, stage: progress.Stage, out: pathlib.Path | None) -> None:

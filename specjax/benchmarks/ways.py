@@ -11,7 +11,6 @@ from specjax._src.speculative import EXTEND, Decoder, speculative
 from specjax._src.state import Generation, State
 from specjax._src.types import Params
 from specjax.benchmarks import steps
-from specjax.benchmarks.progress import Tell
 from specjax.benchmarks.settings import Settings
 from specjax.benchmarks.steps import Loop
 from specjax.benchmarks.subject import Subject
@@ -48,15 +47,6 @@ class Way:
     def loops(self) -> dict[str, Timed]:
         """What is timed of it besides texts."""
         return {f"loop/{self.k}/greedy": self.greedy, f"loop/{self.k}/sampled": self.sampled}
-
-
-def make_ways(subject: Subject, settings: Settings, tell: Tell) -> list[Way]:
-    """Plain decoding and speculation at every depth that is asked for."""
-    ways = []
-    for k in (0, *settings.depths):
-        ways.append(make_way(subject, settings, k))
-        tell()
-    return ways
 
 
 def make_way(subject: Subject, settings: Settings, k: int) -> Way:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from specjax.benchmarks import prompts, random_pair, results, run
+from specjax.benchmarks import prompts, random_pair, results, run, ways
 from specjax.benchmarks.timing import in_turns
 from specjax.cli.app import app
 from specjax.cli.pairs import parse_depths
@@ -61,13 +61,13 @@ def test_random_weights(monkeypatch):
 
 def test_without_texts_only_steps_are_summed_up():
     stats = SimpleNamespace(drafted_per_round=np.array([[2, 2]]), rounds=np.array([2]))
-    loop = run.Loop(SimpleNamespace(compile_seconds=1.0, temporary_bytes=5, argument_bytes=50), None, [],
+    loop = ways.Loop(SimpleNamespace(compile_seconds=1.0, temporary_bytes=5, argument_bytes=50), None, [],
                     [SimpleNamespace(stats=stats)])
-    way = run.Way(None, [2, 0], loop, loop, None)
-    plain = run.Way(None, [0], loop, loop, None)
+    way = ways.Way(None, [2, 0], loop, loop, None)
+    plain = ways.Way(None, [0], loop, loop, None)
     medians = {"draft/step": 1.0, "draft/feed": 0.5, "target/1": 4.0, "target/3": 7.5, "loop/0/greedy": 10.0,
                "bare/2": 10.0, "loop/2/greedy": 22.0, "loop/2/sampled": 24.2}
-    found = results.deep_summary(None, plain, way, medians)
+    found = results.deep_summary(way, medians)
     assert "measured_speedup" not in found
     assert found["round"] == 11.0 and found["round_over_parts"] == pytest.approx(1.1)
     assert found["round_over_bare"] == pytest.approx(1.1)
@@ -104,7 +104,8 @@ def test_things_take_turns_after_one_call_that_does_not_count():
 
 
 def test_built_in_prompts_are_function_headers():
-    texts = prompts.read()
+    texts = [prompt.text for prompt in prompts.read()]
+    assert {prompt.category for prompt in prompts.read()} == {"python"}
     assert len(texts) >= 16 and len(set(texts)) == len(texts)
     assert all(text.startswith("def ") and text.endswith(":") for text in texts)
 
@@ -123,7 +124,7 @@ def test_a_round_costs_what_its_rung_costs():
     medians = {"draft/step": 1.0, "draft/feed": 0.5, "target/1": 10.0, "target/3": 20.0, "target/5": 30.0}
     record = np.array([[4, 4, 3, 2, 0]])
     stats = SimpleNamespace(drafted_per_round=record, rounds=np.array([5]))
-    loop = run.Loop(None, None, [], [SimpleNamespace(stats=stats)])
+    loop = ways.Loop(None, None, [], [SimpleNamespace(stats=stats)])
     way = SimpleNamespace(widths=[4, 2, 0])
     assert loop.rounds_by_width(way.widths) == {4: 3, 2: 1, 0: 1}
     assert results.alone_seconds(way, loop, medians) == 3 * 34.5 + 22.5 + 10.0
