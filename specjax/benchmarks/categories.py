@@ -37,9 +37,8 @@ def _row(
     name: str, indices: list[int], ours: Sequence[Writes], theirs: Sequence[Writes], medians: Mapping[str, float]
 ) -> dict[str, Any]:
     plain, *deep = (_side(writer, indices, medians) for writer in ours)
-    for side in deep:
-        side["speedup"] = side["tokens_per_second"] / plain["tokens_per_second"]
     for writer, side in zip(ours, (plain, *deep), strict=True):
+        side["speedup"] = side["tokens_per_second"] / plain["tokens_per_second"]
         side["equal_to_plain"] = _equal(writer, ours[0], indices)
     row = {"category": name, "prompts": len(indices), "plain": plain, "speculative": deep,
            "best_k": max(deep, key=lambda side: side["speedup"])["k"]}

@@ -117,6 +117,7 @@ def _libraries() -> tuple[Any, Any]:
     except ImportError as error:
         raise ValueError(f"--peer transformers needs torch and transformers ({error}): pip install 'specjax[parity]'"
                          ) from None
+    transformers.utils.logging.disable_progress_bar()  # there is a bar already
     return torch, transformers
 
 

@@ -36,7 +36,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 def _show_categories(result: dict[str, Any], console: Console) -> None:
     table = _table(result, "category", ("texts", "plain"))
     for row in result["categories"]:
-        cells = [f"{side['tokens_per_second']:.1f} {side['speedup']:.2f}x {side['mean_accepted_length']:.2f}"
+        cells = [f"{_rate(side['tokens_per_second'])} {side['speedup']:.2f}x {side['mean_accepted_length']:.2f}"
                  + " *"[side["k"] == row["best_k"]] for side in row["speculative"]]
         table.add_row(row["category"] or "-", str(row["prompts"]), _rate(row["plain"]["tokens_per_second"]), *cells)
     console.print(table)
@@ -50,9 +50,9 @@ def _show_peer(result: dict[str, Any], console: Console) -> None:
     for row in result["categories"]:
         plain, assisted = row["peer"]["plain"], row["peer"]["assisted"]
         table.add_row(
-            row["category"] or "-", f"{plain['tokens_per_second']:.1f} {plain['ours_over_theirs']:.2f}x",
+            row["category"] or "-", f"{_rate(plain['tokens_per_second'])} {plain['ours_over_theirs']:.2f}x",
             f"{100 * plain['equal_to_ours']:.0f} %",
-            *(f"{side['tokens_per_second']:.1f} {side['ours_over_theirs']:.2f}x {side['mean_accepted_length']:.2f}"
+            *(f"{_rate(side['tokens_per_second'])} {side['ours_over_theirs']:.2f}x {side['mean_accepted_length']:.2f}"
               for side in assisted))
     console.print(table)
     console.print(f"its tokens per second, ours over its, its tokens per round; same: plain texts equal to ours; "
@@ -81,7 +81,7 @@ def _number(value: float) -> str:
 
 
 def _rate(value: float) -> str:
-    return f"{value:.1f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _seconds(value: float) -> str:

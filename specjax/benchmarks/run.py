@@ -113,6 +113,10 @@ def _time_texts(measured: Measured, stage: progress.Stage, out: pathlib.Path | N
     writers, repeats = [*measured.ours, *measured.theirs], measured.settings.repeats_of_texts
     things = turns(writers, len(measured.subject.prompts))
     warm = [f"{writer.name}/0" for writer in writers]  # all is compiled: one text of each way wakes what sleeps
-    tell = stage("texts in turns", len(warm) + repeats * len(things))
+    advance = stage("texts in turns", len(warm) + repeats * len(things))
     with record.kept(out, measured.record) as keep:
-        in_turns(things, repeats, warm=warm, into=measured.seconds, tell=lambda: (tell(), keep())[0])
+        def tell() -> None:
+            advance()
+            keep()
+
+        in_turns(things, repeats, warm=warm, into=measured.seconds, tell=tell)
