@@ -157,7 +157,6 @@ def test_without_texts_only_steps_are_summed_up():
     loop = ways.Loop(SimpleNamespace(compile_seconds=1.0, temporary_bytes=5, argument_bytes=50), None, [],
                     [SimpleNamespace(stats=stats)])
     way = ways.Way(None, [2, 0], loop, loop, None)
-    plain = ways.Way(None, [0], loop, loop, None)
     medians = {"draft/step": 1.0, "draft/feed": 0.5, "target/1": 4.0, "target/3": 7.5, "loop/0/greedy": 10.0,
                "bare/2": 10.0, "loop/2/greedy": 22.0, "loop/2/sampled": 24.2}
     found = results.deep_summary(way, medians)
