@@ -85,7 +85,8 @@ def opened(subject: Subject, settings: Settings, tell: Tell = lambda: None) -> P
 
     Raises:
       ValueError: if torch or transformers is missing, or the texts asked for could not be compared: random weights,
-        texts that are drawn, weights that are not float32, a checkpoint that did not come from Hugging Face.
+        texts that are drawn, another device than the CPU, weights that are not float32, a checkpoint that did not
+        come from Hugging Face.
     """
     if not subject.writes:
         raise ValueError("--peer compares texts, which random weights have none of: name checkpoints with --target "
@@ -93,6 +94,8 @@ def opened(subject: Subject, settings: Settings, tell: Tell = lambda: None) -> P
     if settings.temperature > 0:
         raise ValueError(f"--peer compares greedy texts, got --temperature {settings.temperature:g}: two libraries "
                          "draw different random numbers")
+    if jax.default_backend() != "cpu":
+        raise ValueError(f"--peer compares on the CPU, but JAX runs on {jax.default_backend()}: set JAX_PLATFORMS=cpu")
     kinds = {str(leaf.dtype) for leaf in jax.tree.leaves((subject.params, subject.draft_params))}
     if kinds != {"float32"}:
         raise ValueError(f"--peer compares in float32, but the weights are {', '.join(sorted(kinds))}: convert with "

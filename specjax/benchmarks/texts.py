@@ -30,14 +30,16 @@ class Writes(Protocol):
     """Who writes the texts of all prompts in one way: this library or another.
 
     Attributes:
-      name: `text/K` for this library, `PEER/K` for another; K is 0 for plain decoding.
-      k: tokens drafted in a round.
+      k: tokens drafted in a round, 0 for plain decoding.
       written: the latest text of each prompt.
     """
 
-    name: str
     k: int
     written: dict[int, Written]
+
+    @property
+    def name(self) -> str:
+        """`text/K` for this library, `PEER/K` for another."""
 
     def __call__(self, index: int) -> float:
         """Write the text of prompt `index`; the seconds it took."""
@@ -50,7 +52,7 @@ class Writer:
     Each prompt is padded as `specjax.generate` pads it, so there is a program for each padded length.
 
     Attributes:
-      name, k, written: see `Writes`.
+      k, written: see `Writes`.
       params: of target and draft.
       requests: one for each prompt.
       programs: prompt to last token, by the padded length of the prompt.

@@ -152,9 +152,10 @@ def bench(
 ) -> None:
     """Measure plain and speculative decoding in one process, interleaved, and compare with what theory predicts."""
     from specjax.benchmarks import run
+    from specjax.benchmarks.settings import Settings
     from specjax.cli import pairs
 
-    settings = run.Settings(
+    settings = Settings(
         depths=pairs.parse_depths(num_speculative_tokens), temperature=temperature, top_p=top_p, seed=seed,
         max_new_tokens=max_new_tokens, loop_tokens=loop_tokens, repeats=repeats, text_repeats=text_repeats,
         peer="" if peer is None else peer.value)
