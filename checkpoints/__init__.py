@@ -4,6 +4,7 @@ back, and the pair that comes with specjax."""
 from specjax.checkpoints.chat import ChatTemplates as ChatTemplates
 from specjax.checkpoints.embedded import embedded_names as embedded_names
 from specjax.checkpoints.exporting import to_huggingface as to_huggingface
+from specjax.checkpoints.importing import from_gguf as from_gguf
 from specjax.checkpoints.importing import from_huggingface as from_huggingface
 from specjax.checkpoints.loading import LoadedModel as LoadedModel
 from specjax.checkpoints.loading import check_same_tokenizer as check_same_tokenizer
@@ -15,6 +16,7 @@ __all__ = [
     "LoadedModel",
     "check_same_tokenizer",
     "embedded_names",
+    "from_gguf",
     "from_huggingface",
     "load",
     "save",

@@ -1,24 +1,17 @@
 """Chat templates: from messages to the text that a chat model was trained to answer.
 
-A template is a program in Jinja that came with the weights, so it runs in a sandbox: it sees plain JSON values and
-nothing of Python, and can change none of them.
+Here is where a model's templates stand and what they are given; how they run is in `sandbox.py`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import functools
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from specjax.checkpoints import sandbox
 
 Messages = str | Sequence[Mapping[str, Any]]
 DEFAULT, TOOLS = "default", "tool_use"
@@ -73,12 +66,9 @@ class ChatTemplates:
         })  # fmt: skip
         text = self.choose(template, tools is not None)
         try:
-            return _compiled(text).render(values)
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"the chat template of {self.model}, line {error.lineno}: {error.message}") from error
-        except Exception as error:  # it is somebody's program, and may fail in any way on messages it does not expect
-            said = str(error) if isinstance(error, jinja2.TemplateError) else f"{type(error).__name__}: {error}"
-            raise ValueError(f"the chat template of {self.model} refuses these messages: {said}") from error
+            return sandbox.render(text, values)
+        except ValueError as error:
+            raise ValueError(f"the chat template of {self.model} failed: {error}") from error
 
     def choose(self, template: str | None, with_tools: bool) -> str:
         """The text of a template: of the one named, else the model's own for tools, else its default.
@@ -116,8 +106,8 @@ def _object(path: pathlib.Path) -> dict[str, Any]:
 
 def _named(path: pathlib.Path, said: Any) -> dict[str, str]:
     """One template, or a list of them with names."""
-    if isinstance(said, list):
-        said = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
+    if isinstance(said, list) and all(isinstance(one, dict) for one in said):
+        said = {one.get("name"): one.get("template") for one in said}
     elif not isinstance(said, dict):
         said = {} if said is None else {DEFAULT: said}
     if not all(isinstance(value, str) for pair in said.items() for value in pair):
@@ -148,7 +138,7 @@ def _checked(messages: Messages) -> list[dict[str, Any]]:
             )
         present = {name: value for name, value in message.items() if value is not None}
         if not isinstance(present.get("role"), str):
-            raise ValueError(f"message {i} has no role: give one, such as 'user' (its fields: {', '.join(present)})")
+            raise ValueError(f"message {i} has no role, such as 'user'; it has {sorted(map(str, present))}")
         if not isinstance(present.get("content", [] if "tool_calls" in present else None), str | list):
             raise ValueError(f"message {i} has no content that is a text or a list of parts, nor tool calls")
         kept.append(present)
@@ -156,41 +146,8 @@ def _checked(messages: Messages) -> list[dict[str, Any]]:
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of nothing but JSON values: the sandbox can not know which methods of other objects do harm."""
+    """A copy that holds nothing but JSON values, so that no template can reach what belongs to the caller."""
     try:
         return json.loads(json.dumps(values))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"messages, tools and variables of a chat must be JSON values: {error}") from error
-
-
-class _Generation(Extension):
-    """`{% generation %}`, which marks the model's own words for trainers, is a block like any other here."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None,
-    separators: tuple[str, str] | None = None, sort_keys: bool = False,
-) -> str:  # fmt: skip
-    """Jinja's own filter of this name writes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-@functools.lru_cache(16)
-def _compiled(text: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return environment.from_string(text)

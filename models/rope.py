@@ -62,18 +62,23 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()) -> Array:
+    """Radians a position, float32 [head_dim / 2], of each pair."""
+    rates = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if scaling.kind == "linear":
+        return rates / scaling.factor
+    if scaling.kind == "llama3":
+        return _blend(rates, _kept_by_turns(rates, scaling), scaling.factor)
+    if scaling.kind == "yarn":
+        return _blend(rates, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
+    return rates
+
+
 def rotary_table(
     positions: Array, head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()
 ) -> tuple[Array, Array]:
     """Cosine and sine float32 [B, T, head_dim / 2] for int32 positions [B, T]."""
-    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    if scaling.kind == "linear":
-        frequencies = frequencies / scaling.factor
-    elif scaling.kind == "llama3":
-        frequencies = _blend(frequencies, _kept_by_turns(frequencies, scaling), scaling.factor)
-    elif scaling.kind == "yarn":
-        frequencies = _blend(frequencies, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
+    angles = positions[..., None].astype(jnp.float32) * frequencies(head_dim, theta, scaling)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if scaling.kind == "yarn":
         cos, sin = cos * scaling.attention_factor, sin * scaling.attention_factor
@@ -87,13 +92,13 @@ def rotate(x: Array, table: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _blend(frequencies: Array, kept: Array, factor: float) -> Array:
+def _blend(rates: Array, kept: Array, factor: float) -> Array:
     """`kept` 1 leaves a rate alone, 0 divides it by `factor`."""
-    return kept * frequencies + (1 - kept) * frequencies / factor
+    return kept * rates + (1 - kept) * rates / factor
 
 
-def _kept_by_turns(frequencies: Array, s: RopeScaling) -> Array:
-    turns = s.original_max_position * frequencies / (2 * math.pi)
+def _kept_by_turns(rates: Array, s: RopeScaling) -> Array:
+    turns = s.original_max_position * rates / (2 * math.pi)
     return jnp.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
 
 

@@ -172,13 +172,14 @@ def bench(
 @app.command()
 @user_errors
 def convert(
-    source: Annotated[str, typer.Argument(help="A Hugging Face folder or hf:OWNER/NAME; with --to-hf, a checkpoint.")],
+    source: Annotated[str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
+    tokenizer: Annotated[pathlib.Path | None, typer.Option(help="For a GGUF file: a tokenizer.json to use.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
 ) -> None:
-    """Convert a Hugging Face folder of safetensors to a checkpoint, or back."""
+    """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
     from specjax.checkpoints import convert as converting
 
-    converting.run(source, dest, to_hf=to_hf, dtype=dtype, overwrite=overwrite)
+    converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)
