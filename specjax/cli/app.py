@@ -160,6 +160,10 @@ def bench(
         max_new_tokens=max_new_tokens, loop_tokens=loop_tokens, repeats=repeats, text_repeats=text_repeats,
         peer="" if peer is None else peer.value)
     if random is not None:
+        texts = {"--prompts": prompts, "--chat": chat, "--per-category": per_category, "--limit": limit,
+                 "--text-repeats": text_repeats}
+        if given := [name for name, value in texts.items() if value]:
+            raise ValueError(f"{', '.join(given)} is about texts, and --random writes none: leave one of them out")
         subject = pairs.random_subject(random, layers)
     else:
         if layers is not None:

@@ -176,6 +176,7 @@ def test_without_texts_only_steps_are_summed_up():
     (["--peer", "transformers", "--temperature", "0.5"], ["greedy", "0.5"]),
     (["--peer", "transformers", "--random", "llama-0.5b", "--layers", "1"], ["--peer", "random weights"]),
     (["--peer", "vllm"], ["transformers"]),
+    (["--random", "llama-0.5b", "--chat", "--limit", "2"], ["--chat, --limit", "--random"]),
     (["--prompts", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
 ])
 def test_errors(checkpoints, arguments, words):
