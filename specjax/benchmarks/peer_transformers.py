@@ -88,6 +88,21 @@ def opened(subject: Subject, settings: Settings, tell: Tell = lambda: None) -> P
         texts that are drawn, another device than the CPU, weights that are not float32, a checkpoint that did not
         come from Hugging Face.
     """
+    _check(subject, settings)
+    torch, transformers = _libraries()
+    models = []
+    for name in (subject.name, subject.draft_name):
+        models.append(_load(name, subject.eos_ids, torch, transformers))
+        tell()
+    inputs = [_inputs(torch, prompt) for prompt in subject.prompts]
+    target, draft = models
+    writers = [PeerWriter(k, target, draft, inputs, settings.max_new_tokens) for k in (0, *settings.depths)]
+    return Peer(writers, {
+        "name": NAME, NAME: transformers.__version__, "torch": torch.__version__,
+        "torch_threads": torch.get_num_threads(), "attention": target.config._attn_implementation})
+
+
+def _check(subject: Subject, settings: Settings) -> None:
     if not subject.writes:
         raise ValueError("--peer compares texts, which random weights have none of: name checkpoints with --target "
                          "and --draft")
@@ -100,17 +115,10 @@ def opened(subject: Subject, settings: Settings, tell: Tell = lambda: None) -> P
     if kinds != {"float32"}:
         raise ValueError(f"--peer compares in float32, but the weights are {', '.join(sorted(kinds))}: convert with "
                          "--dtype float32")
-    torch, transformers = _libraries()
-    models = []
     for name in (subject.name, subject.draft_name):
-        models.append(_load(name, subject.eos_ids, torch, transformers))
-        tell()
-    inputs = [_inputs(torch, prompt) for prompt in subject.prompts]
-    target, draft = models
-    writers = [PeerWriter(k, target, draft, inputs, settings.max_new_tokens) for k in (0, *settings.depths)]
-    return Peer(writers, {
-        "name": NAME, NAME: transformers.__version__, "torch": torch.__version__,
-        "torch_threads": torch.get_num_threads(), "attention": target.config._attn_implementation})
+        if not pathlib.Path(name).is_dir():
+            raise ValueError(f"--peer transformers: {name} did not come from Hugging Face, so there is no model of "
+                             "transformers to compare with; name converted checkpoints with --target and --draft")
 
 
 def _libraries() -> tuple[Any, Any]:
@@ -131,9 +139,6 @@ def _inputs(torch: Any, prompt: list[int]) -> dict[str, Any]:
 
 def _load(name: str, eos_ids: Sequence[int], torch: Any, transformers: Any) -> Any:
     """A checkpoint of ours as a module of `transformers`, in float32."""
-    if not pathlib.Path(name).is_dir():
-        raise ValueError(f"--peer transformers: {name} did not come from Hugging Face, so there is no model of "
-                         "transformers to compare with; name converted checkpoints with --target and --draft")
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "model"
         to_huggingface(name, folder)

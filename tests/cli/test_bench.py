@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import sys
 from types import SimpleNamespace
 
@@ -187,6 +188,7 @@ def test_errors(checkpoints, arguments, words):
 
 def test_a_peer_that_is_not_installed(checkpoints, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(pathlib.Path, "is_dir", lambda path: True)  # as if the pair were converted
     result = call(app, ["bench", "--peer", "transformers"])
     assert result.exit_code == 2 and "pip install 'specjax[parity]'" in result.stderr
 
