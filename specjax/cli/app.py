@@ -176,7 +176,9 @@ def bench(
 @app.command()
 @user_errors
 def convert(
-    source: Annotated[str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")],
+    source: Annotated[
+        str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")
+    ],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
@@ -184,6 +186,6 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
 ) -> None:
     """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
-    from specjax.checkpoints import convert as converting
+    from specjax.cli import converting
 
     converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)

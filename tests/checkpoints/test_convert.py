@@ -189,7 +189,6 @@ def test_a_killed_conversion_leaves_nothing_that_loads(tmp_path):
 
 
 def test_the_command(tmp_path, monkeypatch):
-    from specjax.checkpoints import convert
     from specjax.cli.app import app
 
     made = hugging.tensors()
@@ -201,10 +200,10 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["convert", source, ours])
     assert result.exit_code == 2 and "exists; pass overwrite=True" in result.output
     assert CliRunner().invoke(app, ["convert", source, ours, "--overwrite"]).exit_code == 0
-    convert.command(ours, pathlib.Path(back), to_hf=True)
+    module = [sys.executable, "-m", "specjax.checkpoints.convert", "--to-hf", ours, back]
+    assert subprocess.run(module, capture_output=True).returncode == 0
     assert hugging.same_bytes(pathlib.Path(back), made)
-    with pytest.raises(SystemExit):
-        convert.command(ours, pathlib.Path(back), to_hf=True)
+    assert subprocess.run(module, capture_output=True).returncode == 2
 
 
 def test_a_repository_by_name(tmp_path, monkeypatch):
