@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from specjax.checkpoints import exporting, hub, importing, layout, shards, streaming
+from specjax.checkpoints import exporting, hub, importing, layout, shards, staging, streaming
 
 
 def run(source: str, dest: pathlib.Path, *, to_hf: bool, dtype: str | None, overwrite: bool) -> None:
@@ -21,6 +21,7 @@ def run(source: str, dest: pathlib.Path, *, to_hf: bool, dtype: str | None, over
     if to_hf and dtype is not None:
         raise ValueError("--dtype goes with conversion from Hugging Face only: the way back gives what is stored")
     folder = pathlib.Path(source) if to_hf else hub.folder(source)
+    staging.check_apart(folder, dest)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
     with Progress(*columns) as progress:
         task = progress.add_task("reading", total=_bytes(folder, to_hf))

@@ -16,7 +16,7 @@ import numpy as np
 from specjax.checkpoints import names, shards, streaming
 from specjax.checkpoints.importing import CONFIG, HEAD, read_config
 from specjax.checkpoints.layout import PARAMS, SOURCE, Manifest
-from specjax.checkpoints.saving import staged
+from specjax.checkpoints.staging import check_apart, staged
 from specjax.models import DecoderConfig
 
 SHARD_BYTES = 5_000_000_000
@@ -46,6 +46,7 @@ def to_huggingface(
       ValueError: if `source` is no checkpoint or was not converted, parts of the original were left out in converting
         it, or `dest` exists.
     """
+    check_apart(source, dest)
     folder = pathlib.Path(source).absolute()
     manifest = Manifest.read(folder)
     kept = manifest.metadata.get("huggingface")
