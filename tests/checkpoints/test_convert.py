@@ -126,6 +126,11 @@ def test_damaged_files_are_refused(tmp_path):
         return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
     refuse(b"{", "its header is no JSON")
+    refuse(b"[" * 100_000, "its header is no JSON")
+    refuse([1], "its header is no JSON object")
+    refuse(b'{"a": 1, "b": 2, "a": 1}', r"its header is no JSON \(it has a twice\)")
+    refuse({"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}, "the header describes a as")
+    refuse({"a": entry(0, 4, (True,))}, "the header describes a as")
     refuse({"a": entry(0, 8, (-1, -2))}, "the header describes a as")
     refuse({"a": {"dtype": "F32"}}, "the header describes a as")
     refuse({"a": entry(0, 8, dtype="F8_E4M3")}, "a is F8_E4M3; tensors of F32, F16, BF16 are read")
@@ -135,9 +140,35 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_bytes(struct.pack("<Q", 10**9))
     with pytest.raises(ValueError, match="gives its header 1000000000 bytes"):
         shards.read_file(path)
-    (tmp_path / shards.INDEX).write_text(json.dumps({"weight_map": {"a": "../a.safetensors", "b": "b.safetensors"}}))
-    with pytest.raises(ValueError, match=r"files that are not there: \.\./a.safetensors, b.safetensors"):
+    with pytest.raises(ValueError, match="is no safetensors file: it gives its header .* bytes, and has 3"):
+        path.write_bytes(b"abc")
+        shards.read_file(path)
+
+
+INDICES = {
+    "{": "is damaged: it has no 'weight_map'",
+    "[]": "is damaged: it has no 'weight_map'",
+    '{"weight_map": ["a"]}': "is damaged: it has no 'weight_map'",
+    '{"weight_map": {"a": 3}}': "is damaged: it has no 'weight_map'",
+    '{"weight_map": {"a": "../a.safetensors", "b": "part/b.safetensors"}}':
+        r"names files of other folders: \.\./a.safetensors, part/b.safetensors; put all files beside the index",
+    '{"weight_map": {"a": "a.safetensors", "b": ".."}}': r"names files that are not there: \.\., a.safetensors",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_damaged_indices_are_refused(tmp_path, index):
+    (tmp_path / shards.INDEX).write_text(index)
+    with pytest.raises(ValueError, match=INDICES[index]):
         shards.read_folder(tmp_path)
+
+
+def test_one_file_goes_before_an_index(tmp_path):
+    """What `transformers` reads where a folder was saved twice."""
+    made = hugging.tensors()
+    source = hugging.write(tmp_path / "hf", made)
+    (source / shards.INDEX).write_text('{"weight_map": {"old": "gone.safetensors"}}')
+    assert hugging.same_bytes(source, made)
 
 
 def test_what_we_write_others_read(tmp_path):
