@@ -53,7 +53,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
     """Every tensor of a folder by its name. Where there are both, `model.safetensors` is read, as transformers does.
 
     Raises:
-      ValueError: if the folder has no safetensors, the index is damaged, a file it names is missing or stands in another
+      ValueError: if the folder has no safetensors, the index is damaged, a file it names is missing or in another
         folder, a tensor stands in another file than the index says or in none, or a header is damaged.
     """
     placed: dict[str, str] = {}

@@ -71,8 +71,8 @@ def _may_become(path: pathlib.Path, overwrite: bool) -> None:
     known = path.is_dir() and any((path / name).is_file() for name in (MANIFEST, HUGGING))
     if not known and not (path.is_dir() and not any(path.iterdir())):
         raise ValueError(
-            f"{path} is not replaced: it is neither a checkpoint nor a Hugging Face folder (no {MANIFEST}, no {HUGGING}); "
-            "choose another name, or remove it yourself"
+            f"{path} is not replaced: it is neither a checkpoint nor a Hugging Face folder (it has no {MANIFEST} and "
+            f"no {HUGGING}); choose another name, or remove it yourself"
         )
 
 
