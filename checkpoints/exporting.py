@@ -53,6 +53,11 @@ def to_huggingface(
     if kept is None or not (folder / SOURCE / CONFIG).is_file():
         raise ValueError(f"{folder} was not converted from Hugging Face: there is no {SOURCE}/{CONFIG} to give back")
     values, padded = read_config(folder / SOURCE)
+    if values["model_type"] == "gemma3":
+        raise ValueError(
+            f"{folder} holds the text part of a multimodal model; transformers would make up the parts that see. "
+            "Keep the original folder for them"
+        )
     ours = DecoderConfig.from_dict(manifest.config)
     if dataclasses.replace(padded, vocab_size=ours.vocab_size) != ours:
         raise ValueError(f"{folder}: {SOURCE}/{CONFIG} and the config in the manifest describe different models")

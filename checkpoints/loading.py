@@ -94,8 +94,8 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
         aside = folder.with_name(f".{folder.name}.replaced")
         if folder.name and aside.is_dir():
             raise ValueError(
-                f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands in "
-                f"{aside}; rename that, or run again"
+                f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
+                f"in {aside}; rename that, or run again"
             )
         raise ValueError(
             f"no checkpoint {os.fspath(path_or_name)!r}: it is neither a folder nor one of the embedded models "

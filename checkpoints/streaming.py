@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -28,15 +29,33 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
         """Write `values`, cast to the dtype if there is one."""
         for i, value in enumerate(values):
             # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
-            piece = np.require(value, requirements=["C", "ALIGNED"]).astype(self._dtype or value.dtype, copy=False)
+            piece = np.require(value, requirements=["C", "ALIGNED"])
+            if self._dtype is not None:
+                piece = _narrowed(infos[i].name, piece, self._dtype)
             for future in await super().serialize([piece], [infos[i]], None if args is None else [args[i]]):
                 future.result()
             self._report(infos[i].name, value.nbytes)
         return []
 
 
+def _narrowed(name: str, piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`piece` in `dtype`, or ValueError where a finite weight is too large for it."""
+    with np.errstate(over="ignore"):
+        cast = piece.astype(dtype, copy=False)
+    if cast is not piece and (np.isinf(cast) & ~np.isinf(piece)).any():
+        raise ValueError(
+            f"{name} has weights beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); keep {piece.dtype}, or cast to "
+            "bfloat16 or float32"
+        )
+    return cast
+
+
 def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
-    """Save nested dicts of numpy arrays as `StandardCheckpointer` would, holding about one of them in memory."""
+    """Save nested dicts of numpy arrays as `StandardCheckpointer` would, holding about one of them in memory.
+
+    Raises:
+      ValueError: if a weight is too large for `dtype`.
+    """
     handlers = (np.ndarray, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
     registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)

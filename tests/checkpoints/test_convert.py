@@ -1,5 +1,6 @@
 """Hugging Face folders to checkpoints of ours and back."""
 
+import fnmatch
 import json
 import pathlib
 import struct
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from specjax import checkpoints
-from specjax.checkpoints import exporting, hub, importing, layout, shards
+from specjax.checkpoints import dialects, exporting, hub, importing, layout, names, shards
 
 KINDS = {
     "f32": {"dtype": "f32"}, "f16": {"dtype": "f16"}, "bf16": {"dtype": "bf16"},
@@ -62,6 +63,38 @@ def test_a_cast_is_said(tmp_path):
     assert json.loads((tmp_path / "back" / "config.json").read_text())["dtype"] == "bfloat16"
     with pytest.raises(ValueError, match="dtype 'int8' is not one of float32, bfloat16, float16"):
         checkpoints.from_huggingface(source, tmp_path / "other", dtype="int8")
+
+
+def test_a_cast_that_makes_weights_infinite_is_refused(tmp_path):
+    made = hugging.tensors("f32")
+    made["model.norm.weight"][2] = 7e4
+    source = hugging.write(tmp_path / "hf", made)
+    with pytest.raises(ValueError, match=r"norm.scale has weights beyond what float16 holds \(65504\); keep float32"):
+        checkpoints.from_huggingface(source, tmp_path / "ours", dtype="float16")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    checkpoints.from_huggingface(source, tmp_path / "ours", dtype="bfloat16")
+    made["model.norm.weight"][2] = np.inf  # as it was: that is no overflow
+    shards.write_file(source / shards.SINGLE, {n: (a.dtype, a.shape) for n, a in made.items()}, made.values())
+    checkpoints.from_huggingface(source, tmp_path / "ours", dtype="float16", overwrite=True)
+
+
+def test_bits_that_are_no_numbers_come_back(tmp_path):
+    made = hugging.tensors()
+    odd = np.array([0x7FC1, 0xFFFF, 0x7F81, 0x8000, 0x0001, 0x7F80, 0xFF80, 0x0080], np.uint16)
+    made["model.norm.weight"] = odd.view(made["model.norm.weight"].dtype)
+    checkpoints.from_huggingface(hugging.write(tmp_path / "hf", made), tmp_path / "ours")
+    checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert hugging.same_bytes(tmp_path / "back", made)
+
+
+def test_the_text_of_a_multimodal_model_is_no_multimodal_model(tmp_path):
+    text = {**hugging.CONFIG, "num_attention_heads": 2, "model_type": "gemma3_text", "tie_word_embeddings": True}
+    wanted = names.tensors(dialects.decoder_config(text))
+    made = {f"language_model.{t.name}": np.ones(t.theirs, np.float32) for t in wanted}
+    source = hugging.write(tmp_path / "hf", made, **{"model_type": "gemma3", "text_config": text})
+    checkpoints.from_huggingface(source, tmp_path / "ours")
+    with pytest.raises(ValueError, match="holds the text part of a multimodal model; .* Keep the original folder"):
+        checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
 
 
 def test_every_misfit_is_named(tmp_path):
@@ -239,13 +272,18 @@ def test_the_command(tmp_path, monkeypatch):
 
 
 def test_a_repository_by_name(tmp_path, monkeypatch):
-    def fetch(name, allow_patterns):
+    def fetch(name, revision, allow_patterns, ignore_patterns):
         if name != "owner/name":
             raise FileNotFoundError("no such snapshot\nand much more")
-        return str(tmp_path)
+        files = ("model.safetensors", "consolidated.safetensors", "onnx/model.safetensors", "x.bin", "tokenizer.json")
+        taken = [file for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns)
+                 and not any(fnmatch.fnmatch(file, pattern) for pattern in ignore_patterns)]
+        assert taken == ["model.safetensors", "tokenizer.json"]
+        return str(tmp_path / (revision or "newest"))
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
-    assert hub.folder("hf:owner/name") == tmp_path and hub.folder("a/folder") == pathlib.Path("a/folder")
+    assert hub.folder("hf:owner/name@v0.3") == tmp_path / "v0.3"
+    assert hub.folder("hf:owner/name") == tmp_path / "newest" and hub.folder("a/folder") == pathlib.Path("a/folder")
     with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and the"):
         hub.folder("hf:owner/nam")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
