@@ -10,6 +10,7 @@ import dataclasses
 import math
 
 import jax.numpy as jnp
+import numpy as np
 
 from specjax._src.types import Array
 
@@ -65,15 +66,19 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
 def rotary_table(
     positions: Array, head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()
 ) -> tuple[Array, Array]:
-    """Cosine and sine float32 [B, T, head_dim / 2] for int32 positions [B, T]."""
-    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    """Cosine and sine float32 [B, T, head_dim / 2] for int32 positions [B, T].
+
+    The rates are constants of the program, computed in float64: the powers of an accelerator differ from those of a CPU
+    by more than rounding, which at position 100 000 is a visible angle.
+    """
+    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     if scaling.kind == "linear":
         frequencies = frequencies / scaling.factor
     elif scaling.kind == "llama3":
         frequencies = _blend(frequencies, _kept_by_turns(frequencies, scaling), scaling.factor)
     elif scaling.kind == "yarn":
         frequencies = _blend(frequencies, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
+    angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if scaling.kind == "yarn":
         cos, sin = cos * scaling.attention_factor, sin * scaling.attention_factor
@@ -87,17 +92,17 @@ def rotate(x: Array, table: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _blend(frequencies: Array, kept: Array, factor: float) -> Array:
+def _blend(frequencies: np.ndarray, kept: np.ndarray, factor: float) -> np.ndarray:
     """`kept` 1 leaves a rate alone, 0 divides it by `factor`."""
     return kept * frequencies + (1 - kept) * frequencies / factor
 
 
-def _kept_by_turns(frequencies: Array, s: RopeScaling) -> Array:
+def _kept_by_turns(frequencies: np.ndarray, s: RopeScaling) -> np.ndarray:
     turns = s.original_max_position * frequencies / (2 * math.pi)
-    return jnp.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
+    return np.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
 
 
-def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> Array:
+def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> np.ndarray:
     def pair(turns: float) -> float:  # the number, not whole, of the pair that turns so often
         return head_dim * math.log(s.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -106,4 +111,4 @@ def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> Array:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     high += 0.001 if low == high else 0.0
-    return 1 - jnp.clip((jnp.arange(head_dim // 2, dtype=jnp.float32) - low) / (high - low), 0, 1)
+    return 1 - np.clip((np.arange(head_dim // 2) - low) / (high - low), 0, 1)

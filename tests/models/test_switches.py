@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -38,17 +39,19 @@ def test_contract_with_every_switch():
 @pytest.mark.parametrize("tree", [False, True])
 def test_a_window_counts_positions_not_slots(tree):
     lengths = jnp.array([0, 5], jnp.int32)
-    depth = jnp.array([0, 1, 1, 2]) if tree else jnp.arange(4)
-    seen = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], bool) if tree else np.tri(4, dtype=bool)
+    depth = jnp.array([0, 1, 1, 2, 3]) if tree else jnp.arange(5)
+    seen = np.tri(5, dtype=bool)
+    if tree:
+        seen[2:, 1] = False  # 0 - 1, and 0 - 2 - 3 - 4: the second stands one slot behind its position
     ancestors = jnp.asarray(seen)[None] if tree else None
-    attend = Attend(lengths, lengths[:, None] + depth, jnp.ones((2, 4), bool), ancestors)
-    got = np.asarray(within(cache.visible(attend, 10), attend, 3))
-    for row, token, slot in np.ndindex(2, 4, 10):
+    attend = Attend(lengths, lengths[:, None] + depth, jnp.ones((2, 5), bool), ancestors)
+    got = np.asarray(within(cache.visible(attend, 11), attend, 2))
+    for row, token, slot in np.ndindex(2, 5, 11):
         start = int(lengths[row])
         inside = slot - start
-        position = slot if inside < 0 else start + int(depth[min(inside, 3)])
-        reaches = inside < 0 or (inside < 4 and seen[token, inside])
-        assert got[row, token, slot] == (reaches and start + int(depth[token]) - position < 3)
+        position = slot if inside < 0 else start + int(depth[min(inside, 4)])
+        reaches = inside < 0 or (inside < 5 and seen[token, inside])
+        assert got[row, token, slot] == (reaches and start + int(depth[token]) - position < 2)
 
 
 def rates(scaling, theta=1e4, head_dim=16):
@@ -71,6 +74,26 @@ def test_rope_scaling_by_the_formulas():
     np.testing.assert_allclose(size, 1.25, rtol=1e-6)
     # Pair 0 turns more than 8 times in 64 tokens, pairs from ceil(2.02) = 3 on less than once, 1 and 2 stand between.
     np.testing.assert_allclose(got, plain * np.array([1, 3 / 4, 1 / 2, *[1 / 4] * 5]), rtol=1e-5)
+    # Both ends at pair 0, where there is nothing between; and an upper end far behind the last pair, taken as d - 1.
+    got, _ = rates(RopeScaling("yarn", 4.0, 6, beta_fast=6.0))
+    np.testing.assert_allclose(got, plain * np.array([1, *[1 / 4] * 7]), rtol=1e-5)
+    got, _ = rates(RopeScaling("yarn", 4.0, 10**9, beta_fast=1e9), theta=100.0)
+    np.testing.assert_allclose(got, 100.0 ** (-np.arange(8) / 8) * (1 - np.arange(8) / 15 * 3 / 4), rtol=1e-5)
+
+
+def test_rates_are_the_same_on_every_device():
+    """Constants of the program, rounded once."""
+
+    def far(positions):
+        return rotary_table(positions, 16, 5e5, RopeScaling("llama3", 8.0, 64))
+
+    positions = jnp.array([[0, 2**17 - 1]], jnp.int32)
+    assert not re.search(r"\b(pow|exp|log|div)\b", str(jax.make_jaxpr(far)(positions)))
+    exact = 5e5 ** (-np.arange(8) / 8)
+    turns = 64 * exact / (2 * math.pi)
+    kept = np.clip((turns - 1) / 3, 0, 1)
+    angles = np.float32(2**17 - 1) * (kept * exact + (1 - kept) * exact / 8).astype(np.float32)
+    np.testing.assert_allclose(far(positions)[0][0, 1], np.cos(angles.astype(np.float64)), atol=1e-6)
 
 
 def test_configs_that_make_no_sense():
