@@ -13,6 +13,7 @@ from flax import nnx
 from specjax import Attend, cache
 from specjax.models import Decoder, DecoderConfig, from_nnx
 from specjax.models.attention import within
+from specjax.models.parts import RMSNorm
 from specjax.models.rope import RopeScaling, rotary_table
 from specjax.testing import check_model
 
@@ -94,6 +95,26 @@ def test_rates_are_the_same_on_every_device():
     kept = np.clip((turns - 1) / 3, 0, 1)
     angles = np.float32(2**17 - 1) * (kept * exact + (1 - kept) * exact / 8).astype(np.float32)
     np.testing.assert_allclose(far(positions)[0][0, 1], np.cos(angles.astype(np.float64)), atol=1e-6)
+
+
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_where_a_norm_rounds(unit_offset):
+    """Before the scale as Llama does, behind `1 + scale` as Gemma does: the other order is seen in bfloat16."""
+    half = jnp.bfloat16
+    norm = RMSNorm(512, 1e-5, half, unit_offset=unit_offset)
+    x, scale = (jax.random.normal(jax.random.key(i), (512,)).astype(half) for i in range(2))
+    norm.scale.set_value(scale)
+    wide = np.asarray(x, np.float64)
+    wide = wide / np.sqrt((wide**2).mean() + 1e-5)
+    factor = np.asarray(scale, np.float64)
+
+    def rounded(a):
+        return np.asarray(a, np.float32).astype(half).astype(np.float64)
+
+    first, last = rounded(rounded(wide) * factor), rounded(wide * (1 + factor))
+    other = rounded(rounded(wide) * rounded(1 + factor)) if unit_offset else rounded(wide * factor)
+    got = np.asarray(norm(x), np.float64)
+    assert (got == (last if unit_offset else first)).mean() > 0.99 > 0.95 > (got == other).mean()
 
 
 def test_configs_that_make_no_sense():
