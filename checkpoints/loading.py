@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from specjax._src.types import Model
 from specjax.checkpoints.embedded import embedded_names, embedded_path
-from specjax.checkpoints.layout import PARAMS, TOKENIZER, Manifest
+from specjax.checkpoints.layout import MANIFEST, PARAMS, TOKENIZER, Manifest
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -92,7 +92,7 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
     folder = pathlib.Path(path_or_name)
     if not folder.is_dir():
         aside = folder.with_name(f".{folder.name}.replaced")
-        if folder.name and aside.is_dir():
+        if folder.name and (aside / MANIFEST).is_file():
             raise ValueError(
                 f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
                 f"in {aside}; rename that, or run again"

@@ -16,8 +16,8 @@ try:
 except ImportError:  # Windows: two runs at a time are not noticed there
     fcntl = None  # type: ignore[assignment]
 
-HUGGING = "config.json"
-"""What a Hugging Face folder is known by."""
+MARKS = (MANIFEST, "config.json")
+"""What a checkpoint, and a Hugging Face folder, is known by."""
 
 
 @contextlib.contextmanager
@@ -68,11 +68,11 @@ def _may_become(path: pathlib.Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise ValueError(f"{path} exists; pass overwrite=True (--overwrite) to replace it")
-    known = path.is_dir() and any((path / name).is_file() for name in (MANIFEST, HUGGING))
-    if not known and not (path.is_dir() and not any(path.iterdir())):
+    empty = path.is_dir() and not any(path.iterdir())
+    if not empty and not _is_model(path):
         raise ValueError(
-            f"{path} is not replaced: it is neither a checkpoint nor a Hugging Face folder (it has no {MANIFEST} and "
-            f"no {HUGGING}); choose another name, or remove it yourself"
+            f"{path} is not replaced: it is neither a checkpoint nor a Hugging Face folder (it has no "
+            f"{' and no '.join(MARKS)}); choose another name, or remove it yourself"
         )
 
 
@@ -100,10 +100,21 @@ def _alone(scratch: pathlib.Path, path: pathlib.Path) -> Iterator[None]:
 
 def _settle(path: pathlib.Path, old: pathlib.Path) -> None:
     """After a run that was killed between the two renames of `_replace`, or behind them."""
-    if path.exists():
-        shutil.rmtree(old, ignore_errors=True)
-    elif old.exists():
+    if not path.exists() and _is_model(old):
         old.rename(path)
+    elif old.exists():
+        _discard(old)
+
+
+def _is_model(path: pathlib.Path) -> bool:
+    return path.is_dir() and any((path / name).is_file() for name in MARKS)
+
+
+def _discard(folder: pathlib.Path) -> None:
+    """Remove a folder; half of it is never taken for a whole one, because what marks it goes first."""
+    for name in MARKS:
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _empty(folder: pathlib.Path) -> None:
@@ -121,7 +132,7 @@ def _replace(new: pathlib.Path, path: pathlib.Path, old: pathlib.Path) -> None:
     except BaseException:
         old.rename(path)
         raise
-    shutil.rmtree(old)
+    _discard(old)
 
 
 def _unwritten(error: BaseException) -> str | None:

@@ -1,6 +1,7 @@
 """A folder appears whole or not at all, and no run takes away what is not its own."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -37,6 +38,26 @@ def test_a_run_killed_between_the_renames_loses_nothing(tmp_path, monkeypatch):
         make(tmp_path / "m")
     make(tmp_path / "m", overwrite=True)
     assert names(tmp_path) == ["m"] and text(tmp_path / "m") == "new"
+
+
+def test_half_of_what_was_replaced_does_not_come_back(tmp_path, monkeypatch):
+    make(tmp_path / "m", "old")
+    rmtree = shutil.rmtree
+
+    def killed(folder, **_):
+        if str(folder).endswith(".replaced"):
+            raise KeyboardInterrupt
+        rmtree(folder, **_)
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "m", overwrite=True)
+    monkeypatch.undo()
+    assert text(tmp_path / "m") == "new"
+    rmtree(tmp_path / "m")
+    with pytest.raises(RuntimeError), staging.staged(tmp_path / "m", overwrite=False):
+        raise RuntimeError
+    assert names(tmp_path) == []
 
 
 def test_a_rename_that_fails_brings_the_old_one_back(tmp_path, monkeypatch):
