@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 Path = tuple[str, ...]
+BLOCK = 1 << 20
 Report = Callable[[str, int], None]
 """Called with the name of a finished tensor and its bytes."""
 
@@ -42,11 +43,16 @@ def _narrowed(name: str, piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """`piece` in `dtype`, or ValueError where a finite weight is too large for it."""
     with np.errstate(over="ignore"):
         cast = piece.astype(dtype, copy=False)
-    if cast is not piece and (np.isinf(cast) & ~np.isinf(piece)).any():
-        raise ValueError(
-            f"{name} has weights beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); keep {piece.dtype}, or cast to "
-            "bfloat16 or float32"
-        )
+    if cast is piece:
+        return piece
+    before, after = piece.reshape(-1), cast.reshape(-1)
+    for start in range(0, piece.size, BLOCK):  # in parts, or the marks would need as much memory as the tensor
+        part = slice(start, start + BLOCK)
+        if (np.isinf(after[part]) & ~np.isinf(before[part])).any():
+            raise ValueError(
+                f"{name} has weights beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); keep {piece.dtype}, or cast "
+                "to bfloat16 or float32"
+            )
     return cast
 
 
