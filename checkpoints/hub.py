@@ -32,5 +32,5 @@ def folder(source: str | os.PathLike[str]) -> pathlib.Path:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} can not be fetched, and is not in the cache: {str(error).splitlines()[0]}; check the name and the "
-            "connection, or give the folder of a copy"
+            "connection (and `hf auth login`, where a licence must be accepted first), or give the folder of a copy"
         ) from error

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from specjax._src.types import Model
 from specjax.checkpoints.embedded import embedded_names, embedded_path
+from specjax.checkpoints.hub import PREFIX
 from specjax.checkpoints.layout import MANIFEST, PARAMS, TOKENIZER, Manifest
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
@@ -97,6 +98,8 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
                 f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
                 f"in {aside}; rename that, or run again"
             )
+        if str(path_or_name).startswith(PREFIX):
+            raise ValueError(f"{path_or_name} must be converted first: specjax convert {path_or_name} DEST")
         raise ValueError(
             f"no checkpoint {os.fspath(path_or_name)!r}: it is neither a folder nor one of the embedded models "
             f"({', '.join(embedded_names())})"

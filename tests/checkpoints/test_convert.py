@@ -284,7 +284,7 @@ def test_a_repository_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     assert hub.folder("hf:owner/name@v0.3") == tmp_path / "v0.3"
     assert hub.folder("hf:owner/name") == tmp_path / "newest" and hub.folder("a/folder") == pathlib.Path("a/folder")
-    with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and the"):
+    with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and.*hf auth login"):
         hub.folder("hf:owner/nam")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):

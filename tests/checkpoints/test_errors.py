@@ -104,6 +104,8 @@ def test_folders_that_are_no_checkpoint_say_what_to_do(saved, tmp_path):
     (tmp_path / "hf" / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="no specjax checkpoint.*is made into one by `specjax convert SOURCE DEST`"):
         checkpoints.load(tmp_path / "hf")
+    with pytest.raises(ValueError, match="hf:owner/name must be converted first: specjax convert hf:owner/name DEST"):
+        checkpoints.load("hf:owner/name")
     saved.rename(saved.with_name(".model.replaced"))
     with pytest.raises(ValueError, match=r"a run was killed while it replaced it, the old one stands in .*replaced"):
         checkpoints.load(saved)
