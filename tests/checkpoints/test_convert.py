@@ -129,6 +129,39 @@ def test_tied_heads_and_prefixes(tmp_path):
         checkpoints.from_huggingface(hugging.write(tmp_path / "bad", other, tie_word_embeddings=True), tmp_path / "x")
 
 
+NAMES = {
+    "layers.0.mlp.up_proj.weight": "model.layers.0.mlp.up_proj.weight",
+    "embed_tokens.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "lm_head.weight": "lm_head.weight",
+    "model.language_model.norm.weight": "model.norm.weight",
+    "language_model.lm_head.weight": "lm_head.weight",
+    "vision_tower.encoder.weight": None,
+    "model.vision_tower.encoder.weight": None,
+    "multi_modal_projector.mm_input_projection_weight": None,
+    "model.layers.0.self_attn.rotary_emb.inv_freq": None,
+}
+
+
+def test_names_with_and_without_what_is_around_them():
+    assert {name: names.plain_name(name) for name in NAMES} == NAMES
+
+
+def test_two_tensors_of_one_meaning(tmp_path):
+    made = hugging.tensors()
+    made["norm.weight"] = made["model.norm.weight"]
+    with pytest.raises(ValueError, match="both model.norm.weight and norm.weight mean model.norm.weight"):
+        checkpoints.from_huggingface(hugging.write(tmp_path / "hf", made), tmp_path / "ours")
+
+
+def test_a_manifest_changed_by_hand_is_not_given_back(tmp_path):
+    checkpoints.from_huggingface(hugging.write(tmp_path / "hf", hugging.tensors()), tmp_path / "ours")
+    path = tmp_path / "ours" / layout.SOURCE / "config.json"
+    path.write_text(path.read_text().replace("1000000.0", "10000.0"))
+    with pytest.raises(ValueError, match="and the config in the manifest describe different models"):
+        checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+
+
 def test_files_that_do_not_fit(tmp_path, saved):
     made = hugging.tensors()
     small = hugging.tensors(vocab_size=10)
@@ -284,7 +317,7 @@ def test_a_repository_by_name(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     assert hub.folder("hf:owner/name@v0.3") == tmp_path / "v0.3"
     assert hub.folder("hf:owner/name") == tmp_path / "newest" and hub.folder("a/folder") == pathlib.Path("a/folder")
-    with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and.*hf auth login"):
+    with pytest.raises(ValueError, match="owner/nam can not be fetched.*: no such snapshot; check the.*hf auth login"):
         hub.folder("hf:owner/nam")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):

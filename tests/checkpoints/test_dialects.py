@@ -2,7 +2,7 @@
 
 import pytest
 
-from specjax.checkpoints.dialects import decoder_config
+from specjax.checkpoints.dialects import DEFAULTS, decoder_config
 from specjax.models.rope import RopeScaling, yarn_attention_factor
 
 SIZES = {
@@ -57,6 +57,26 @@ def test_what_files_leave_out():
     assert read("gemma", hidden_act="gelu").activation == "gelu_tanh"
     assert read("llama", hidden_act="gelu").activation == "gelu"
     assert read("gemma").activation == "gelu_tanh" and read("gemma", hidden_act="silu").activation == "silu"
+
+
+def test_what_published_files_mean():
+    """Settings of published models as their files state them, the rest left out; compared with transformers 5.24."""
+    def read(family, **values):
+        return decoder_config({**SIZES, "model_type": family, **values})
+
+    assert {read(family).rms_norm_eps for family in DEFAULTS} == {1e-6}
+    assert {read(family).rope_theta for family in DEFAULTS if family != "gemma3_text"} == {1e4}
+    near = read("gemma3_text")
+    assert (near.rope_theta, near.sliding_rope_theta, near.sliding_window) == (1e6, 1e4, 4096)
+    assert near.attention_scale == read("gemma2").attention_scale == 256**-0.5
+    assert (near.final_softcap, near.attention_softcap, read("gemma2").attention_softcap) == (None, None, 50.0)
+    assert read("gemma3_text", query_pre_attn_scalar=168).attention_scale == 168**-0.5  # the largest: not head_dim
+    windowed = read("qwen3", use_sliding_window=True, sliding_window=8, max_window_layers=5)
+    assert windowed.sliding_layers == (5, 6) and not read("qwen3", sliding_window=8).sliding_layers
+    assert not read("mistral", attention_bias=True).qkv_bias and not read("qwen3", mlp_bias=True).mlp_bias
+    assert read("llama", attention_bias=True).out_bias and read("llama", mlp_bias=True).mlp_bias
+    yarn = read("qwen2", rope_scaling={"type": "yarn", "original_max_position_embeddings": 16})
+    assert yarn.rope_scaling.factor == 64 / 16
 
 
 def test_yarn_attention_factors():
