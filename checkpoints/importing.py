@@ -1,4 +1,4 @@
-"""A Hugging Face folder to a checkpoint of ours."""
+"""A Hugging Face folder or a GGUF file to a checkpoint of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,12 +17,14 @@ from tokenizers import Tokenizer
 from specjax.checkpoints import dialects, names, shards, streaming
 from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
 from specjax.checkpoints.saving import staged
+from specjax.checkpoints.source import Source, Stored
 from specjax.models import DecoderConfig
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 BESIDE = (
     CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
+    "additional_chat_templates/*.jinja",
 )  # fmt: skip
 """Small files that are kept as they are, for the way back and for chat templates."""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -56,28 +58,88 @@ def from_huggingface(
       ValueError: if a file is missing or damaged, the family or a setting is unknown, `dest` exists, or tensors are
         missing, unexpected or of another shape than the config says; each is named.
     """
-    folder = pathlib.Path(source)
-    values, padded = read_config(folder)
+    return _convert(read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
+
+
+def from_gguf(
+    source: str | os.PathLike[str],
+    dest: str | os.PathLike[str],
+    *,
+    tokenizer: str | os.PathLike[str] | None = None,
+    dtype: str | None = None,
+    overwrite: bool = False,
+    report: streaming.Report = lambda name, size: None,
+) -> DecoderConfig:
+    """Convert a GGUF file to a checkpoint that `load` reads, and that `to_huggingface` can write as a folder.
+
+    F32, F16 and BF16 stay as they are; quantised tensors become float32, which holds their numbers exactly.
+
+    Args:
+      source: the file; of a model in several, the first.
+      dest: the checkpoint folder to make.
+      tokenizer: a `tokenizer.json` to use instead of the vocabulary in the file.
+      dtype: as for `from_huggingface`.
+      overwrite: replace an existing `dest`.
+      report: called after each tensor with its name and bytes.
+
+    Returns:
+      The config, as `from_huggingface`.
+
+    Raises:
+      ValueError: if the extra `gguf` is not installed, and as `from_huggingface`.
+    """
+    try:
+        from specjax.checkpoints import gguf
+    except ImportError:
+        raise ValueError(f"{os.fspath(source)} needs the package gguf: pip install 'specjax[gguf]'") from None
+    words = None if tokenizer is None else pathlib.Path(tokenizer)
+    return _convert(gguf.read(pathlib.Path(source), words), dest, dtype, overwrite, report)
+
+
+def _convert(
+    source: Source, dest: str | os.PathLike[str], dtype: str | None, overwrite: bool, report: streaming.Report
+) -> DecoderConfig:
+    padded = dialects.decoder_config(source.values)
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    tokenizer = _tokenizer(folder)
-    config = dataclasses.replace(padded, vocab_size=_real_ids(folder, tokenizer, padded))
+    config = dataclasses.replace(padded, vocab_size=_real_ids(source, padded))
     wanted = names.tensors(padded)
-    found = match(folder, wanted, padded.tie_embeddings)
+    found = match(source, wanted, padded.tie_embeddings)
     weights, stored = _weights(wanted, found, padded.head_dim, dtype)
     main = collections.Counter(stored.values()).most_common(1)[0][0]
     manifest = Manifest(
-        "decoder", config.to_dict(), main, _eos_ids(folder, values), _provenance(wanted, found, padded, dtype),
+        "decoder", config.to_dict(), main, _eos_ids(source), _provenance(found, padded, dtype) | source.origin,
         {path: other for path, other in stored.items() if other != main})
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
-        tokenizer.save(str(scratch / TOKENIZER))
-        (scratch / SOURCE).mkdir()
-        for name in BESIDE:
-            if (folder / name).is_file():
-                shutil.copyfile(folder / name, scratch / SOURCE / name)
+        source.tokenizer.save(str(scratch / TOKENIZER))
+        write_files(scratch / SOURCE, source.beside)
         manifest.write(scratch)
     return config
+
+
+def read_folder(folder: pathlib.Path) -> Source:
+    """A Hugging Face folder. Raises ValueError if a file is missing or damaged."""
+    values, _ = read_config(folder)
+    generation = folder / GENERATION
+    return Source(
+        str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
+        json.loads(generation.read_text()) if generation.is_file() else {},
+        files(folder, BESIDE), {})
+
+
+def files(folder: pathlib.Path, patterns: Iterable[str]) -> dict[str, bytes]:
+    """The small files of a folder that match one of the patterns, by their path in it."""
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+def write_files(folder: pathlib.Path, contents: dict[str, bytes]) -> None:
+    """What `files` gave, as files below `folder`."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
@@ -88,16 +150,16 @@ def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
     return values, dialects.decoder_config(values)
 
 
-def match(folder: pathlib.Path, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, shards.Entry]]:
-    """For each plain name its name in the files and where it stands, once everything fits what the config says.
+def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, Stored]]:
+    """For each plain name its name in the source and where it stands, once everything fits what the config says.
 
     Raises:
       ValueError: naming each missing, unexpected and mis-shaped tensor, two tensors of one meaning, and a head that
         differs from the embedding although the config ties them.
     """
-    found: dict[str, tuple[str, shards.Entry]] = {}
+    found: dict[str, tuple[str, Stored]] = {}
     problems = []
-    for name, entry in shards.read_folder(folder).items():
+    for name, entry in source.tensors.items():
         plain = names.plain_name(name)
         if plain is None:
             continue
@@ -116,11 +178,11 @@ def match(folder: pathlib.Path, wanted: list[names.Tensor], tied: bool) -> dict[
         if found[name][1].shape != shapes[name]:
             problems.append(f"{found[name][0]} has shape {found[name][1].shape}, the config says {shapes[name]}")
     if problems:
-        raise ValueError(f"{folder} does not hold the model its {CONFIG} describes:\n  " + "\n  ".join(problems))
+        raise ValueError(f"{source.label} does not hold the model its config describes:\n  " + "\n  ".join(problems))
     return found
 
 
-def _equal_bytes(one: shards.Entry, other: shards.Entry) -> bool:
+def _equal_bytes(one: Stored, other: Stored) -> bool:
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     rows = zip(one.view(), other.view(), strict=True)
@@ -128,9 +190,13 @@ def _equal_bytes(one: shards.Entry, other: shards.Entry) -> bool:
 
 
 def _weights(
-    wanted: list[names.Tensor], found: dict[str, tuple[str, shards.Entry]], head_dim: int, dtype: str | None
+    wanted: list[names.Tensor], found: dict[str, tuple[str, Stored]], head_dim: int, dtype: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Our nested dicts, as views of the files, and the dtype each is to be stored in."""
+    """Our nested dicts, each weight to be read when it is written, and the dtype each is to be stored in."""
+    def read(tensor: names.Tensor, entry: Stored) -> streaming.Deferred:
+        make = lambda: tensor.form.ours(entry.view(), head_dim)  # noqa: E731
+        return streaming.Deferred(tensor.ours, entry.dtype, entry.num_bytes, make)
+
     weights: dict[str, Any] = {}
     stored = {}
     for tensor in wanted:
@@ -138,14 +204,12 @@ def _weights(
         node = weights
         for key in tensor.path[:-1]:
             node = node.setdefault(key, {})
-        node[tensor.path[-1]] = tensor.form.ours(entry.view(), head_dim)
+        node[tensor.path[-1]] = read(tensor, entry)
         stored[".".join(tensor.path)] = dtype or entry.dtype.name
     return weights, stored
 
 
-def _provenance(
-    wanted: list[names.Tensor], found: dict[str, tuple[str, shards.Entry]], padded: DecoderConfig, dtype: str | None
-) -> dict[str, Any]:
+def _provenance(found: dict[str, tuple[str, Stored]], padded: DecoderConfig, dtype: str | None) -> dict[str, Any]:
     """What the way back needs to know."""
     renamed = {plain: name for plain, (name, _) in found.items() if plain != name}
     kept = {"rows": padded.vocab_size, "names": renamed, "head_copy": padded.tie_embeddings and HEAD in found}
@@ -162,21 +226,19 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
-def _real_ids(folder: pathlib.Path, tokenizer: Tokenizer, padded: DecoderConfig) -> int:
-    count = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values())
+def _real_ids(source: Source, padded: DecoderConfig) -> int:
+    count = 1 + max(source.tokenizer.get_vocab(with_added_tokens=True).values())
     if count > padded.vocab_size:
         raise ValueError(
-            f"the tokenizer of {folder} has ids up to {count - 1}, the embedding only {padded.vocab_size} rows; "
+            f"the tokenizer of {source.label} has ids up to {count - 1}, the embedding only {padded.vocab_size} rows; "
             "the added tokens were never given weights"
         )
     return count
 
 
-def _eos_ids(folder: pathlib.Path, values: dict[str, Any]) -> tuple[int, ...]:
+def _eos_ids(source: Source) -> tuple[int, ...]:
     """From the generation config where it says so, else from the model's: they may disagree, and the first is used."""
-    path = folder / GENERATION
-    generation = json.loads(path.read_text()) if path.is_file() else {}
-    for said in (generation, values, values.get("text_config", {})):
+    for said in (source.generation, source.values, source.values.get("text_config", {})):
         eos = said.get("eos_token_id")
         if eos is not None:
             return tuple(int(i) for i in np.atleast_1d(eos))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +16,10 @@ from jax.sharding import SingleDeviceSharding
 from tokenizers import Tokenizer
 
 from specjax._src.types import Model
+from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
 from specjax.checkpoints.hub import PREFIX
-from specjax.checkpoints.layout import MANIFEST, PARAMS, TOKENIZER, Manifest
+from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -36,6 +38,7 @@ class LoadedModel:
       config: of the decoder.
       eos_ids: ids that end a text.
       metadata: what was saved beside the weights.
+      chat: the chat templates that came with a converted model.
     """
 
     model: Model
@@ -44,6 +47,36 @@ class LoadedModel:
     config: DecoderConfig
     eos_ids: tuple[int, ...]
     metadata: dict[str, Any]
+    chat: ChatTemplates = ChatTemplates()
+
+    def chat_text(
+        self, messages: Messages, *, add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None, template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """A conversation as the text that the model was trained on, special tokens written out.
+
+        Args:
+          messages: `{"role": .., "content": ..}` in their order, or a text: one message of the user.
+          add_generation_prompt: end with the head of the model's answer.
+          tools: JSON schemas of functions that the model may call; a model's template for tools is used if it has one.
+          template: the name of another template of the model, or the text of your own.
+          variables: what else this template reads, such as `{"enable_thinking": False}`.
+
+        Raises:
+          ValueError: if the model has no template, or none of that name; if a message has no role or no content; and,
+            naming the model, if the template refuses the messages or is damaged.
+        """
+        return self.chat.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools, template=template, variables=variables)
+
+    def chat_ids(self, messages: Messages, **options: Any) -> list[int]:
+        """The token ids of `chat_text`, a prompt for `specjax.generate`; same arguments, same errors.
+
+        The tokenizer adds no begin-of-text token of its own, since the template writes it. Special tokens spelled out
+        in a message become such tokens too, as with `transformers`: take them out of text that you do not trust.
+        """
+        return self.tokenizer.encode(self.chat_text(messages, **options), add_special_tokens=False).ids
 
 
 def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel:
@@ -84,7 +117,8 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
         lambda leaf, want: leaf if leaf.shape == want.shape else leaf[tuple(slice(0, n) for n in want.shape)],
         params, expected)
     tokenizer = read_tokenizer(folder / TOKENIZER)
-    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata)
+    templates = ChatTemplates.read(folder / SOURCE, str(folder))
+    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
 
 
 def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:

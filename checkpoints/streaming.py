@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +19,29 @@ Report = Callable[[str, int], None]
 """Called with the name of a finished tensor and its bytes."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Deferred:
+    """An array that is made when it is written; a leaf of a tree.
+
+    Attributes:
+      shape, dtype: of what `make` gives.
+      source_bytes: how much is read to make it.
+      make: gives the array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    source_bytes: int
+    make: Callable[[], np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """How many numbers; Orbax asks for it."""
+        return math.prod(self.shape)
+
+
 class OneByOne(ocp.type_handlers.NumpyHandler):
-    """Writes each array before it looks at the next, and copies none that waits; the arrays may be views of files."""
+    """Makes and writes each array before it looks at the next."""
 
     def __init__(self, report: Report, dtype: np.dtype | None = None) -> None:
         super().__init__(deepcopy_host_arrays=False)
@@ -29,14 +51,16 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
     async def serialize(self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None) -> list:
         """Write `values`, cast to the dtype if there is one."""
         for i, value in enumerate(values):
-            # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
-            piece = np.require(value, requirements=["C", "ALIGNED"])
-            if self._dtype is not None:
-                piece = _narrowed(infos[i].name, piece, self._dtype)
-            for future in await super().serialize([piece], [infos[i]], None if args is None else [args[i]]):
-                future.result()
-            self._report(infos[i].name, value.nbytes)
+            await self._write(value, infos[i], None if args is None else [args[i]])
+            self._report(infos[i].name, value.source_bytes)
         return []
+
+    async def _write(self, value: Deferred, info: Any, args: Sequence[Any] | None) -> None:
+        # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
+        piece = np.require(value.make(), requirements=["C", "ALIGNED"])
+        piece = _narrowed(info.name, piece, self._dtype or value.dtype)
+        for future in await super().serialize([piece], [info], args):
+            future.result()
 
 
 def _narrowed(name: str, piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -57,12 +81,12 @@ def _narrowed(name: str, piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
-    """Save nested dicts of numpy arrays as `StandardCheckpointer` would, holding about one of them in memory.
+    """Save nested dicts of `Deferred` as `StandardCheckpointer` would save arrays, holding about one in memory.
 
     Raises:
       ValueError: if a weight is too large for `dtype`.
     """
-    handlers = (np.ndarray, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
+    handlers = (Deferred, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
     registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
     with ocp.Checkpointer(handler) as writer:

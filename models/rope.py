@@ -63,22 +63,27 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()) -> np.ndarray:
+    """Radians a position, float32 [head_dim / 2], of each pair.
+
+    They are computed in float64 and become constants of a program: the powers of an accelerator differ from those of a
+    CPU by more than rounding, which at position 100 000 is a visible angle.
+    """
+    rates = theta ** (-np.arange(0, head_dim, 2) / head_dim)
+    if scaling.kind == "linear":
+        rates = rates / scaling.factor
+    elif scaling.kind == "llama3":
+        rates = _blend(rates, _kept_by_turns(rates, scaling), scaling.factor)
+    elif scaling.kind == "yarn":
+        rates = _blend(rates, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
+    return rates.astype(np.float32)
+
+
 def rotary_table(
     positions: Array, head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()
 ) -> tuple[Array, Array]:
-    """Cosine and sine float32 [B, T, head_dim / 2] for int32 positions [B, T].
-
-    The rates are constants of the program, computed in float64: the powers of an accelerator differ from those of a CPU
-    by more than rounding, which at position 100 000 is a visible angle.
-    """
-    frequencies = theta ** (-np.arange(0, head_dim, 2) / head_dim)
-    if scaling.kind == "linear":
-        frequencies = frequencies / scaling.factor
-    elif scaling.kind == "llama3":
-        frequencies = _blend(frequencies, _kept_by_turns(frequencies, scaling), scaling.factor)
-    elif scaling.kind == "yarn":
-        frequencies = _blend(frequencies, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
-    angles = positions[..., None].astype(jnp.float32) * frequencies.astype(np.float32)
+    """Cosine and sine float32 [B, T, head_dim / 2] for int32 positions [B, T]."""
+    angles = positions[..., None].astype(jnp.float32) * frequencies(head_dim, theta, scaling)
     cos, sin = jnp.cos(angles), jnp.sin(angles)
     if scaling.kind == "yarn":
         cos, sin = cos * scaling.attention_factor, sin * scaling.attention_factor
@@ -92,13 +97,13 @@ def rotate(x: Array, table: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _blend(frequencies: np.ndarray, kept: np.ndarray, factor: float) -> np.ndarray:
+def _blend(rates: np.ndarray, kept: np.ndarray, factor: float) -> np.ndarray:
     """`kept` 1 leaves a rate alone, 0 divides it by `factor`."""
-    return kept * frequencies + (1 - kept) * frequencies / factor
+    return kept * rates + (1 - kept) * rates / factor
 
 
-def _kept_by_turns(frequencies: np.ndarray, s: RopeScaling) -> np.ndarray:
-    turns = s.original_max_position * frequencies / (2 * math.pi)
+def _kept_by_turns(rates: np.ndarray, s: RopeScaling) -> np.ndarray:
+    turns = s.original_max_position * rates / (2 * math.pi)
     return np.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
 
 

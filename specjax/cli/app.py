@@ -101,7 +101,7 @@ def _said_by_us(error: BaseException) -> bool:
 @app.command()
 @user_errors
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    prompt: Annotated[str, typer.Argument(help="The text to continue; with --chat, the message to answer.")],
     target: Target = "tiny-python",
     draft: Draft = None,
     drafter: DrafterOption = DrafterName.MODEL,
@@ -115,17 +115,21 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
     min_p: Annotated[float, typer.Option(help="Keep tokens of this share of the largest probability.")] = 0.0,
     seed: Seed = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Answer PROMPT as a user's message, by the target's chat template.")
+    ] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly, and print the ratio.")] = False,
 ) -> None:
-    """Write a continuation of PROMPT, then say how the rounds went."""
+    """Write a continuation of PROMPT, or an answer to it, then say how the rounds went."""
     from specjax.cli import pairs, programs, writing
 
     programs.keep_programs()
     pair = pairs.load_pair(target, draft, drafter)
     job = pairs.make_job(
         pair, prompt, drafter=drafter, verifier=verifier, num_speculative_tokens=num_speculative_tokens,
-        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
-    writing.write(pair.target.tokenizer, prompt, job, compare=compare)
+        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
+        chat=chat)
+    writing.write(pair.target.tokenizer, prompt + "\n" * chat, job, compare=compare)
 
 
 @app.command()
@@ -171,13 +175,14 @@ def bench(
 @app.command()
 @user_errors
 def convert(
-    source: Annotated[str, typer.Argument(help="A Hugging Face folder or hf:OWNER/NAME; with --to-hf, a checkpoint.")],
+    source: Annotated[str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
+    tokenizer: Annotated[pathlib.Path | None, typer.Option(help="For a GGUF file: a tokenizer.json to use.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
 ) -> None:
-    """Convert a Hugging Face folder of safetensors to a checkpoint, or back."""
+    """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
     from specjax.checkpoints import convert as converting
 
-    converting.run(source, dest, to_hf=to_hf, dtype=dtype, overwrite=overwrite)
+    converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)

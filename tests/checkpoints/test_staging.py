@@ -123,7 +123,7 @@ def test_source_and_destination_stand_apart(tmp_path):
     source = hugging.write(tmp_path / "hf", hugging.tensors())
     for dest in (source, source / "ours", tmp_path, tmp_path / "x" / ".." / "hf"):
         with pytest.raises(ValueError, match="are one folder or within one another; choose a folder apart"):
-            run(str(source), dest, to_hf=False, dtype=None, overwrite=True)
+            run(str(source), dest, to_hf=False, dtype=None, tokenizer=None, overwrite=True)
     checkpoints.from_huggingface(source, tmp_path / "ours")
     with pytest.raises(ValueError, match="are one folder or within one another"):
         checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "ours", overwrite=True)

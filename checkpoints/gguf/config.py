@@ -1,0 +1,119 @@
+"""A GGUF file's metadata as a Hugging Face config, in the names that `dialects` reads.
+
+GGUF names the same numbers otherwise (`qwen2.embedding_length`), leaves out what llama.cpp knows by heart, and spells
+the Llama 3 frequencies as a tensor of factors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from specjax.models.rope import RopeScaling, frequencies
+
+Values = dict[str, Any]
+
+FAMILIES = {
+    "llama": ("llama", "LlamaForCausalLM"),  # Mistral too: it has no name of its own there, nor a window
+    "qwen2": ("qwen2", "Qwen2ForCausalLM"),
+    "qwen3": ("qwen3", "Qwen3ForCausalLM"),
+    "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
+}
+NAMES = {
+    "hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base", "head_dim": "attention.key_length", "sliding_window": "attention.sliding_window",
+    "rope_local_base_freq": "rope.freq_base_swa", "final_logit_softcapping": "final_logit_softcapping",
+}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}  # fmt: skip
+"""What all Llama 3 models with long texts share; the factor is read off the tensor."""
+GEMMA3_PATTERN, GEMMA3_27B_LAYERS = 6, 62
+
+
+def config_values(metadata: Values, rows: int, tied: bool, biased: bool, factors: np.ndarray | None) -> Values:
+    """The config that a GGUF file describes.
+
+    Args:
+      metadata: the file's fields by name, as Python values.
+      rows: of the embedding.
+      tied: whether there is no tensor for the output head.
+      biased: whether the output of attention has a bias.
+      factors: `rope_freqs.weight`, if there is one: what each rotary frequency is divided by.
+
+    Raises:
+      ValueError: for an architecture, or a setting of one, that the decoder does not have.
+    """
+    family = metadata.get("general.architecture")
+    if family not in FAMILIES:
+        raise ValueError(f"the architecture {family!r} is not among those that convert: {', '.join(FAMILIES)}")
+    own = {name.removeprefix(f"{family}."): _short(value) for name, value in metadata.items()}
+    model_type, architecture = FAMILIES[family]
+    values: Values = {"model_type": model_type, "architectures": [architecture], "vocab_size": rows}
+    values |= {ours: own[theirs] for ours, theirs in NAMES.items() if theirs in own}
+    values |= {"tie_word_embeddings": tied, "attention_bias": biased, "torch_dtype": "float32"}
+    _refuse_others(own, values)
+    values.setdefault("head_dim", values["hidden_size"] // values["num_attention_heads"])
+    values.setdefault("num_key_value_heads", values["num_attention_heads"])
+    if family == "gemma3":
+        values |= _gemma3(own, values)
+    else:
+        values.pop("sliding_window", None)
+    scaling = _scaling(own) if factors is None else _llama3(values, factors)
+    return values | ({"rope_scaling": scaling} if scaling else {})
+
+
+def _short(value: Any) -> Any:
+    """float32 as the number its author wrote: 1e-06, not 9.999999974752427e-07."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
+def _refuse_others(own: Values, values: Values) -> None:
+    lists = sorted(name for name, value in values.items() if isinstance(value, list) and name != "architectures")
+    if lists:
+        raise ValueError(f"{', '.join(lists)} differ from layer to layer; the decoder has equal layers only")
+    if own.get("expert_count"):
+        raise ValueError(f"a mixture of {own['expert_count']} experts; only dense models convert")
+    width = own.get("attention.key_length")
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if width is not None and own.get(name, width) != width:
+            raise ValueError(f"{name} is {own[name]}, attention.key_length {width}; the decoder needs them equal")
+
+
+def _gemma3(own: Values, values: Values) -> Values:
+    layers, pattern = values["num_hidden_layers"], own.get("attention.sliding_window_pattern", GEMMA3_PATTERN)
+    slides = pattern if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(layers)]
+    big = layers == GEMMA3_27B_LAYERS  # the one size that scales its scores by another width
+    return {
+        "layer_types": ["sliding_attention" if sliding else "full_attention" for sliding in slides],
+        "query_pre_attn_scalar": values["hidden_size"] // values["num_attention_heads"] if big else values["head_dim"],
+        "rope_local_base_freq": values.get("rope_local_base_freq", 10000.0),
+        "hidden_activation": "gelu_pytorch_tanh",
+    }
+
+
+def _scaling(own: Values) -> Values | None:
+    kind = own.get("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise ValueError(f"rope.scaling.type is {kind!r}, only none, linear and yarn are supported")
+    scaling = {"rope_type": kind, "factor": own["rope.scaling.factor"]}
+    names = {"original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast",
+             "yarn_beta_slow": "beta_slow"}  # fmt: skip
+    return scaling | {theirs: own[f"rope.scaling.{ours}"] for ours, theirs in names.items()
+                      if f"rope.scaling.{ours}" in own}  # fmt: skip
+
+
+def _llama3(values: Values, factors: np.ndarray) -> Values:
+    """The settings behind the factors, found by their largest and checked against all of them."""
+    head_dim, theta = values["head_dim"], values.get("rope_theta", 10000.0)
+    scaling = {**LLAMA3, "factor": float(np.max(factors))}
+    settings = RopeScaling("llama3", scaling["factor"], LLAMA3["original_max_position_embeddings"],
+                           low_freq_factor=1.0, high_freq_factor=4.0)  # fmt: skip
+    expected = frequencies(head_dim, theta, RopeScaling()) / frequencies(head_dim, theta, settings)
+    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
+        raise ValueError("rope_freqs.weight holds other factors than Llama 3 models have; they can not be expressed")
+    return scaling

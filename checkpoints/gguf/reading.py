@@ -1,0 +1,112 @@
+"""A GGUF file, or the parts of one, in the terms of Hugging Face."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import re
+from typing import Any
+
+import gguf
+import numpy as np
+from tokenizers import Tokenizer
+
+from specjax.checkpoints import dialects
+from specjax.checkpoints.gguf import tensors, tokenizer
+from specjax.checkpoints.gguf.config import config_values
+from specjax.checkpoints.source import Source
+
+Values = dict[str, Any]
+
+FACTORS, EMBEDDING, HEAD, OUT_BIAS = "rope_freqs.weight", "token_embd.weight", "output.weight", "attn_output.bias"
+ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>")
+"""Control tokens that end a text wherever they stand: a file names one of them, instruction-tuned models write others
+too, and llama.cpp stops at each."""
+TEMPLATE = "tokenizer.chat_template"
+
+
+def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Source:
+    """Everything about the model in a file.
+
+    Args:
+      path: the file; of a model in several, the first (`NAME-00001-of-00003.gguf`).
+      tokenizer_file: a `tokenizer.json` to use instead of what the file says about text.
+
+    Raises:
+      ValueError: if it is no whole GGUF file, or the architecture, a setting, a type of tensor or the tokenizer is
+        not known.
+    """
+    metadata, found = _parts(path)
+    if EMBEDDING not in found:
+        raise ValueError(f"{path} holds no {EMBEDDING}: it is no language model, or only a part of one")
+    rows = int(found[EMBEDDING].shape[-1])
+    factors = found.pop(FACTORS, None)
+    try:
+        values = config_values(
+            metadata, rows, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
+            None if factors is None else np.asarray(factors.data))  # fmt: skip
+        entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
+        words = tokenizer.build(metadata) if tokenizer_file is None else Tokenizer.from_file(str(tokenizer_file))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    generation = {"eos_token_id": _ends(metadata)}
+    kinds = collections.Counter(raw.tensor_type.name for raw in found.values())
+    origin = {"file": path.name, "name": metadata.get("general.name"), "tensors": dict(kinds)}
+    return Source(
+        str(path), values, dict(entries), words, generation, _beside(metadata, values, generation, words),
+        {"gguf": origin})  # fmt: skip
+
+
+def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
+    """Fields of the first part, tensors of all."""
+    metadata, found = _open(path)
+    count = int(metadata.get("split.count", 1))
+    if count == 1:
+        return metadata, found
+    number = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", path.name)
+    if number is None or metadata.get("split.no", 0) != 0:
+        raise ValueError(f"{path} is a part of a model in {count} files; give the first, NAME-00001-of-{count:05d}.gguf")
+    for index in range(2, count + 1):
+        part = path.with_name(path.name[: number.start()] + f"-{index:05d}-of-{count:05d}.gguf")
+        if not part.is_file():
+            raise ValueError(f"{path} is the first of {count} files, and {part.name} is not beside it")
+        found |= _open(part)[1]
+    return metadata, found
+
+
+def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        reader = gguf.GGUFReader(path)
+        fields = {name: field.contents() for name, field in reader.fields.items()}
+        return fields, {raw.name: raw for raw in reader.tensors}
+    except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no whole GGUF file: {error}") from None
+
+
+def _ends(metadata: Values) -> list[int]:
+    """Ids that end a text, the named one first."""
+    named = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
+    kinds = metadata.get("tokenizer.ggml.token_type", ())
+    marked = [i for i, kind in enumerate(kinds)
+              if kind == tokenizer.CONTROL and metadata["tokenizer.ggml.tokens"][i] in ENDS]  # fmt: skip
+    return list(dict.fromkeys(int(i) for i in named + marked if i is not None))
+
+
+def _beside(metadata: Values, values: Values, generation: Values, words: Tokenizer) -> dict[str, bytes]:
+    """The small files of a Hugging Face folder, made from the fields."""
+    texts = metadata.get("tokenizer.ggml.tokens", [])
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    special = {f"{theirs}_token": texts[metadata[key]] for ours, theirs in names.items()
+               if (key := f"tokenizer.ggml.{ours}_token_id") in metadata}  # fmt: skip
+    files = {"config.json": values, "generation_config.json": generation,
+             "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", **special}}  # fmt: skip
+    beside = {name: (json.dumps(body, indent=2) + "\n").encode() for name, body in files.items()}
+    beside["tokenizer.json"] = words.to_str().encode()
+    if TEMPLATE in metadata:
+        beside["chat_template.jinja"] = metadata[TEMPLATE].encode()
+    for name in metadata.get("tokenizer.chat_templates", ()):
+        beside[f"additional_chat_templates/{name}.jinja"] = metadata[f"{TEMPLATE}.{name}"].encode()
+    return beside
