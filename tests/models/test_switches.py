@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from specjax import Attend, cache
-from specjax.models import Decoder, DecoderConfig, from_nnx
+from specjax.models import Decoder, DecoderConfig, decoder, from_nnx
 from specjax.models.attention import within
 from specjax.models.parts import RMSNorm
 from specjax.models.rope import RopeScaling, rotary_table
@@ -22,19 +22,33 @@ BASE = DecoderConfig(
     max_position=128,
 )  # fmt: skip
 EVERYTHING = dataclasses.replace(
-    BASE, sliding_window=4, sliding_layers=(0,), sliding_rope_theta=1e3, qkv_bias=True, out_bias=True, mlp_bias=True,
+    BASE, sliding_window=2, sliding_layers=(0,), sliding_rope_theta=1e3, qkv_bias=True, out_bias=True, mlp_bias=True,
     qk_norm=True, activation="gelu_tanh", attention_scale=0.3, attention_softcap=2.0, final_softcap=3.0,
     unit_offset_norm=True, post_norms=True, scale_embedding=True, rope_scaling=RopeScaling("linear", 2.0),
 )  # fmt: skip
 
 
-def test_contract_with_every_switch():
-    """Chunks, ragged rows, rollback and trees under a window of 4, with texts of 20."""
-    model, params = from_nnx(Decoder(EVERYTHING, rngs=nnx.Rngs(0)))
+def contract(config):
+    model, params = from_nnx(Decoder(config, rngs=nnx.Rngs(0)))
     leaves, form = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     noisy = [x + 0.2 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
     check_model(model._replace(apply=jax.jit(model.apply)), jax.tree.unflatten(form, noisy))
+
+
+def test_contract_with_every_switch():
+    """Chunks, ragged rows, rollback and trees under a window of 2, with texts of 20."""
+    contract(EVERYTHING)
+
+
+@pytest.mark.slow
+def test_the_contract_sees_a_window_that_counts_slots(monkeypatch):
+    def by_slots(visible, attend, window):
+        return visible & (attend.positions[:, :, None] - jnp.arange(visible.shape[-1]) < window)
+
+    monkeypatch.setattr(decoder, "within", by_slots)
+    with pytest.raises(AssertionError, match="a tree by its paths"):
+        contract(dataclasses.replace(EVERYTHING, max_position=64))  # traced anew
 
 
 @pytest.mark.parametrize("tree", [False, True])
