@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from tokenizers import Tokenizer
 
 from specjax.checkpoints import dialects, names, shards, streaming
 from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
-from specjax.checkpoints.saving import staged
 from specjax.checkpoints.source import Source, Stored
+from specjax.checkpoints.staging import check_apart, staged
+from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import DecoderConfig
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -58,6 +58,7 @@ def from_huggingface(
       ValueError: if a file is missing or damaged, the family or a setting is unknown, `dest` exists, or tensors are
         missing, unexpected or of another shape than the config says; each is named.
     """
+    check_apart(source, dest)
     return _convert(read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
 
 
@@ -93,6 +94,7 @@ def from_gguf(
     except ImportError:
         raise ValueError(f"{os.fspath(source)} needs the package gguf: pip install 'specjax[gguf]'") from None
     words = None if tokenizer is None else pathlib.Path(tokenizer)
+    check_apart(source, dest)
     return _convert(gguf.read(pathlib.Path(source), words), dest, dtype, overwrite, report)
 
 
@@ -108,7 +110,7 @@ def _convert(
     weights, stored = _weights(wanted, found, padded.head_dim, dtype)
     main = collections.Counter(stored.values()).most_common(1)[0][0]
     manifest = Manifest(
-        "decoder", config.to_dict(), main, _eos_ids(source), _provenance(found, padded, dtype) | source.origin,
+        "decoder", config.to_dict(), main, _eos_ids(source, config), _provenance(found, padded, dtype) | source.origin,
         {path: other for path, other in stored.items() if other != main})
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
@@ -124,7 +126,7 @@ def read_folder(folder: pathlib.Path) -> Source:
     generation = folder / GENERATION
     return Source(
         str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
-        json.loads(generation.read_text()) if generation.is_file() else {},
+        _json(generation) if generation.is_file() else {},
         files(folder, BESIDE), {})
 
 
@@ -146,8 +148,18 @@ def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
     """`config.json` as it is, and as our config with all rows of the embedding."""
     if not (folder / CONFIG).is_file():
         raise ValueError(f"{folder} is no Hugging Face model: it has no {CONFIG}")
-    values = json.loads((folder / CONFIG).read_text())
+    values = _json(folder / CONFIG)
     return values, dialects.decoder_config(values)
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is damaged: it is no JSON object")
+    return values
 
 
 def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, Stored]]:
@@ -223,7 +235,7 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
             f"{folder} has no tokenizer.json; make one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    return Tokenizer.from_file(str(path))
+    return read_tokenizer(path)
 
 
 def _real_ids(source: Source, padded: DecoderConfig) -> int:
@@ -236,10 +248,14 @@ def _real_ids(source: Source, padded: DecoderConfig) -> int:
     return count
 
 
-def _eos_ids(source: Source) -> tuple[int, ...]:
+def _eos_ids(source: Source, config: DecoderConfig) -> tuple[int, ...]:
     """From the generation config where it says so, else from the model's: they may disagree, and the first is used."""
-    for said in (source.generation, source.values, source.values.get("text_config", {})):
+    for said in (source.generation, source.values, source.values.get("text_config") or {}):
         eos = said.get("eos_token_id")
-        if eos is not None:
-            return tuple(int(i) for i in np.atleast_1d(eos))
+        found = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        wrong = [i for i in found if type(i) is not int or not 0 <= i < config.vocab_size]
+        if wrong:
+            raise ValueError(f"{source.label}: eos_token_id {wrong} is none of the tokenizer's {config.vocab_size} ids")
+        if found:
+            return tuple(found)
     return ()

@@ -48,13 +48,25 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: pathlib.Path) -> Manifest:
-        """Read `specjax.json`. Raises ValueError if it is missing, or of another format, version or family."""
+        """Read `specjax.json`. Raises ValueError if it is missing, damaged, or of another format, version or family."""
         path = folder / MANIFEST
         if not path.is_file():
-            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} (an unfinished save has none)")
-        body = json.loads(path.read_text())
+            hint = "an unfinished save has none"
+            if (folder / "config.json").is_file():
+                hint = "a Hugging Face folder is made into one by `specjax convert SOURCE DEST`"
+            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} ({hint})")
+        try:
+            body = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
+        if not isinstance(body, dict):
+            raise ValueError(f"{path} is damaged: it is no JSON object")
         if (body.pop("format", None), body.pop("version", None)) != (FORMAT, VERSION):
             raise ValueError(f"{path} is not of format {FORMAT!r} version {VERSION}")
+        unknown = sorted(body.keys() - {field.name for field in dataclasses.fields(cls)})
+        missing = sorted(n for n in ("family", "config", "dtype", "eos_ids") if body.get(n) is None)
+        if unknown or missing:
+            raise ValueError(f"{path} is damaged: unknown fields {unknown}, missing fields {missing}")
         if body["family"] not in FAMILIES:
             raise ValueError(f"{path} names the family {body['family']!r}; this version knows {', '.join(FAMILIES)}")
         return cls(**{**body, "eos_ids": tuple(body["eos_ids"])})
