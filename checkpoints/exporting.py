@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import names, shards, streaming
-from specjax.checkpoints.importing import CONFIG, HEAD, files, read_config, write_files
+from specjax.checkpoints.folder import CONFIG, files, read_config, write_files
+from specjax.checkpoints.importing import HEAD
 from specjax.checkpoints.layout import PARAMS, SOURCE, Manifest
 from specjax.checkpoints.staging import check_apart, staged
 from specjax.models import DecoderConfig

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
-from tokenizers import Tokenizer
 
-from specjax.checkpoints import dialects, names, shards, streaming
-from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
+from specjax.checkpoints import dialects, folder, names, streaming
+from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest, misfits
 from specjax.checkpoints.source import Source, Stored
 from specjax.checkpoints.staging import check_apart, staged
-from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import DecoderConfig
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
-BESIDE = (
-    CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
-    "additional_chat_templates/*.jinja",
-)  # fmt: skip
-"""Small files that are kept as they are, for the way back and for chat templates."""
 DTYPES = ("float32", "bfloat16", "float16")
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -59,7 +48,7 @@ def from_huggingface(
         missing, unexpected or of another shape than the config says; each is named.
     """
     check_apart(source, dest)
-    return _convert(read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
+    return _convert(folder.read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
 
 
 def from_gguf(
@@ -115,51 +104,9 @@ def _convert(
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
         source.tokenizer.save(str(scratch / TOKENIZER))
-        write_files(scratch / SOURCE, source.beside)
+        folder.write_files(scratch / SOURCE, source.beside)
         manifest.write(scratch)
     return config
-
-
-def read_folder(folder: pathlib.Path) -> Source:
-    """A Hugging Face folder. Raises ValueError if a file is missing or damaged."""
-    values, _ = read_config(folder)
-    generation = folder / GENERATION
-    return Source(
-        str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
-        _json(generation) if generation.is_file() else {},
-        files(folder, BESIDE), {})
-
-
-def files(folder: pathlib.Path, patterns: Iterable[str]) -> dict[str, bytes]:
-    """The small files of a folder that match one of the patterns, by their path in it."""
-    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
-
-
-def write_files(folder: pathlib.Path, contents: dict[str, bytes]) -> None:
-    """What `files` gave, as files below `folder`."""
-    for name, content in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
-    """`config.json` as it is, and as our config with all rows of the embedding."""
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder} is no Hugging Face model: it has no {CONFIG}")
-    values = _json(folder / CONFIG)
-    return values, dialects.decoder_config(values)
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged: it is no JSON object")
-    return values
 
 
 def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, Stored]]:
@@ -184,11 +131,9 @@ def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, t
         if embedding is None or not _equal_bytes(head, embedding):
             problems.append(f"{HEAD} differs from {EMBEDDING}, although tie_word_embeddings is set")
         shapes[HEAD] = shapes[EMBEDDING]
-    problems += [f"missing {name} {shapes[name]}" for name in sorted(shapes.keys() - found.keys())]
-    problems += [f"unexpected {found[name][0]} {found[name][1].shape}" for name in sorted(found.keys() - shapes.keys())]
-    for name in sorted(shapes.keys() & found.keys()):
-        if found[name][1].shape != shapes[name]:
-            problems.append(f"{found[name][0]} has shape {found[name][1].shape}, the config says {shapes[name]}")
+    problems += misfits(
+        {found.get(plain, (plain,))[0]: shape for plain, shape in shapes.items()},
+        {name: entry.shape for name, entry in found.values()})
     if problems:
         raise ValueError(f"{source.label} does not hold the model its config describes:\n  " + "\n  ".join(problems))
     return found
@@ -226,16 +171,6 @@ def _provenance(found: dict[str, tuple[str, Stored]], padded: DecoderConfig, dty
     renamed = {plain: name for plain, (name, _) in found.items() if plain != name}
     kept = {"rows": padded.vocab_size, "names": renamed, "head_copy": padded.tie_embeddings and HEAD in found}
     return {"huggingface": kept | ({"cast": dtype} if dtype else {})}
-
-
-def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} has no tokenizer.json; make one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    return read_tokenizer(path)
 
 
 def _real_ids(source: Source, padded: DecoderConfig) -> int:

@@ -20,7 +20,7 @@ from specjax._src.types import Model
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
 from specjax.checkpoints.hub import PREFIX
-from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest
+from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -157,16 +157,18 @@ def _compare(
     folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
 ) -> None:
     flat = _flat(found)
-    problems = [f"missing {'.'.join(p)} {expected[p]}" for p in sorted(expected.keys() - flat.keys())]
-    problems += [f"unexpected {'.'.join(p)} {flat[p].shape}" for p in sorted(flat.keys() - expected.keys())]
+    shapes = {path: list(leaf.shape) for path, leaf in flat.items()}
+    for path in padded.keys() & expected.keys() & flat.keys():  # rows past the vocabulary count as not there
+        axis = padded[path]
+        if len(shapes[path]) > axis:
+            shapes[path][axis] = min(shapes[path][axis], expected[path][axis])
+    problems = misfits(
+        {".".join(path): shape for path, shape in expected.items()},
+        {".".join(path): tuple(shape) for path, shape in shapes.items()})
     for path in sorted(expected.keys() & flat.keys()):
-        want, got = list(expected[path]), list(flat[path].shape)
-        if path in padded and len(got) == len(want) and got[padded[path]] > want[padded[path]]:
-            got[padded[path]] = want[padded[path]]
-        if got != want:
-            problems.append(f"{'.'.join(path)} has shape {flat[path].shape}, the config says {expected[path]}")
-        elif flat[path].dtype != (dtype := jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))):
-            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {dtype}")
+        said = jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))
+        if flat[path].dtype != said:
+            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {said}")
     if problems:
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 

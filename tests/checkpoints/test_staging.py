@@ -10,7 +10,7 @@ import pytest
 
 from specjax import checkpoints
 from specjax.checkpoints import staging
-from specjax.checkpoints.convert import run
+from specjax.cli.converting import run
 
 
 def make(path, word="new", overwrite=False):
