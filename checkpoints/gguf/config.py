@@ -111,10 +111,11 @@ def _scaling(own: Values) -> Values | None:
 def _llama3(values: Values, factors: np.ndarray) -> Values:
     """The settings behind the factors, found by their largest and checked against all of them."""
     head_dim, theta = values["head_dim"], values.get("rope_theta", 10000.0)
-    scaling = {**LLAMA3, "factor": float(np.max(factors))}
-    settings = RopeScaling("llama3", scaling["factor"], LLAMA3["original_max_position_embeddings"],
-                           low_freq_factor=1.0, high_freq_factor=4.0)  # fmt: skip
-    expected = frequencies(head_dim, theta, RopeScaling()) / frequencies(head_dim, theta, settings)
+    scaling: Values = {**LLAMA3, "factor": float(np.max(factors))}
+    settings = RopeScaling(
+        "llama3", scaling["factor"], scaling["original_max_position_embeddings"],
+        low_freq_factor=scaling["low_freq_factor"], high_freq_factor=scaling["high_freq_factor"])
+    expected = frequencies(head_dim, theta) / frequencies(head_dim, theta, settings)
     if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
         raise ValueError("rope_freqs.weight holds other factors than Llama 3 models have; they can not be expressed")
     return scaling

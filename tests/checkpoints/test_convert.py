@@ -176,7 +176,7 @@ def test_files_that_do_not_fit(tmp_path, saved):
     with pytest.raises(ValueError, match="no tokenizer.json; make one with transformers"):
         checkpoints.from_huggingface(source, tmp_path / "ours")
     with pytest.raises(ValueError, match="is no Hugging Face model: it has no config.json"):
-        checkpoints.from_huggingface(tmp_path, tmp_path / "ours")
+        checkpoints.from_huggingface(saved, tmp_path / "ours")
 
 
 def test_damaged_files_are_refused(tmp_path):
