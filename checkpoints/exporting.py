@@ -60,8 +60,7 @@ def to_huggingface(
         (embedding,) = (tensor for tensor in wanted if tensor.path == ("embedding",))
         wanted.append(embedding._replace(name=kept["names"].get(HEAD, HEAD)))
     with staged(dest, overwrite=overwrite) as scratch:
-        for file in sorted((folder / SOURCE).iterdir()):
-            shutil.copyfile(file, scratch / file.name)
+        shutil.copytree(folder / SOURCE, scratch, dirs_exist_ok=True)
         if "cast" in kept:
             _say_dtype(scratch / CONFIG, values, kept["cast"])
         _write(scratch, folder / PARAMS, wanted, manifest, report, shard_bytes)
