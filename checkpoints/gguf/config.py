@@ -21,8 +21,8 @@ FAMILIES = {
     "gemma3": ("gemma3_text", "Gemma3ForCausalLM"),
 }
 NAMES = {
-    "hidden_size": "embedding_length", "num_hidden_layers": "block_count", "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
+    "hidden_size": "embedding_length", "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv", "intermediate_size": "feed_forward_length",
     "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base", "head_dim": "attention.key_length", "sliding_window": "attention.sliding_window",
     "rope_local_base_freq": "rope.freq_base_swa", "final_logit_softcapping": "final_logit_softcapping",
@@ -39,12 +39,15 @@ SCALING = {
 GEMMA3_PATTERN, GEMMA3_27B_LAYERS = 6, 62
 
 
-def config_values(metadata: Values, rows: int, tied: bool, biased: bool, factors: np.ndarray | None) -> Values:
+def config_values(
+    metadata: Values, rows: int, layers: int, tied: bool, biased: bool, factors: np.ndarray | None
+) -> Values:
     """The config that a GGUF file describes.
 
     Args:
       metadata: the file's fields by name, as Python values.
       rows: of the embedding.
+      layers: that there are tensors of.
       tied: whether there is no tensor for the output head.
       biased: whether the output of attention has a bias.
       factors: `rope_freqs.weight`, if there is one: what each rotary frequency is divided by.
@@ -53,7 +56,7 @@ def config_values(metadata: Values, rows: int, tied: bool, biased: bool, factors
       ValueError: for an architecture, or a setting of one, that the decoder does not have.
     """
     family = metadata.get("general.architecture")
-    if family not in FAMILIES:
+    if family not in list(FAMILIES):  # of a damaged file it need be no string
         raise ValueError(f"the architecture {family!r} is not among those that convert: {', '.join(FAMILIES)}")
     own = {name.removeprefix(f"{family}."): _short(value) for name, value in metadata.items()}
     model_type, architecture = FAMILIES[family]
@@ -61,6 +64,8 @@ def config_values(metadata: Values, rows: int, tied: bool, biased: bool, factors
     values |= {ours: own[theirs] for ours, theirs in NAMES.items() if theirs in own}
     values |= {"tie_word_embeddings": tied, "attention_bias": biased, "torch_dtype": "float32"}
     _refuse_others(own, values)
+    if values["num_hidden_layers"] != layers:
+        raise ValueError(f"block_count is {values['num_hidden_layers']}, and there are tensors of {layers} layers")
     values.setdefault("head_dim", values["hidden_size"] // values["num_attention_heads"])
     values.setdefault("num_key_value_heads", values["num_attention_heads"])
     if family == "gemma3":
@@ -80,7 +85,7 @@ def _refuse_others(own: Values, values: Values) -> None:
     lists = sorted(name for name, value in values.items() if isinstance(value, list) and name != "architectures")
     if lists:
         raise ValueError(f"{', '.join(lists)} differ from layer to layer; the decoder has equal layers only")
-    lacking = [NAMES[name] for name in NEEDED if not isinstance(values.get(name), int | float) or values[name] <= 0]
+    lacking = [theirs for ours, theirs in NAMES.items() if not _is_number(values.get(ours), needed=ours in NEEDED)]
     if lacking:
         raise ValueError(f"no number is given for {', '.join(lacking)}")
     if own.get("expert_count"):
@@ -89,6 +94,12 @@ def _refuse_others(own: Values, values: Values) -> None:
     for name in ("attention.value_length", "rope.dimension_count"):
         if own.get(name, width) != width:
             raise ValueError(f"{name} is {own[name]}, heads are {width} wide; the decoder needs them equal")
+
+
+def _is_number(value: Any, needed: bool) -> bool:
+    if value is None:
+        return not needed
+    return isinstance(value, int | float) and (value > 0 or not needed)
 
 
 def _gemma3(own: Values, values: Values) -> Values:
@@ -127,10 +138,13 @@ def _scaling(own: Values) -> Values | None:
 def _llama3(values: Values, factors: np.ndarray) -> Values:
     """The settings behind the factors, found by their largest and checked against all of them."""
     head_dim, theta = values["head_dim"], values.get("rope_theta", 10000.0)
+    refusal = "rope_freqs.weight holds other factors than Llama 3 models have; they can not be expressed"
+    if factors.shape != (head_dim // 2,):
+        raise ValueError(refusal)
     scaling = {**LLAMA3, "factor": float(np.max(factors))}
     settings = RopeScaling("llama3", scaling["factor"], LLAMA3["original_max_position_embeddings"],
                            low_freq_factor=1.0, high_freq_factor=4.0)  # fmt: skip
     expected = frequencies(head_dim, theta, RopeScaling()) / frequencies(head_dim, theta, settings)
-    if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-4):
-        raise ValueError("rope_freqs.weight holds other factors than Llama 3 models have; they can not be expressed")
+    if not np.allclose(factors, expected, rtol=1e-4):
+        raise ValueError(refusal)
     return scaling

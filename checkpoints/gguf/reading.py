@@ -42,10 +42,11 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
     if EMBEDDING not in found:
         raise ValueError(f"{path} holds no {EMBEDDING}: it is no language model, or only a part of one")
     rows = int(found[EMBEDDING].shape[-1])
+    layers = len({name.split(".")[1] for name in found if name.startswith("blk.")})
     factors = found.pop(FACTORS, None)
     try:
         values = config_values(
-            metadata, rows, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
+            metadata, rows, layers, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
             None if factors is None else np.asarray(factors.data))  # fmt: skip
         entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
         words = tokenizer.build(metadata) if tokenizer_file is None else _tokenizer(tokenizer_file)
@@ -66,7 +67,7 @@ def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         return metadata, found
     number = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", path.name)
     if number is None or metadata.get("split.no", 0) != 0:
-        raise ValueError(f"{path} is a part of a model in {count} files; give the first, NAME-00001-of-{count:05d}.gguf")
+        raise ValueError(f"{path} is a part of a model in {count} files; give NAME-00001-of-{count:05d}.gguf")
     for index in range(2, count + 1):
         part = path.with_name(path.name[: number.start()] + f"-{index:05d}-of-{count:05d}.gguf")
         if not part.is_file():

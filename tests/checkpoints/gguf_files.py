@@ -4,7 +4,14 @@ from typing import NamedTuple
 
 import gguf
 import gguf_words
+import hugging
 import numpy as np
+
+ROWS, IDS = gguf_words.count(gguf_words.BYTES)
+SIZES = {**hugging.CONFIG, "vocab_size": ROWS, "num_attention_heads": 4, "num_key_value_heads": 2}
+del SIZES["dtype"]
+LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 8192}  # fmt: skip
 
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 KEYS = {
@@ -20,6 +27,17 @@ class Blocks(NamedTuple):
 
     kind: str
     rows: np.ndarray
+
+
+def values_of(**changes):
+    """A small config."""
+    return {**SIZES, **changes}
+
+
+def tensors(dtype="f32", **changes):
+    """Random ones for it, by their Hugging Face names."""
+    made = hugging.tensors(dtype, **values_of(**changes))
+    return {name: array / 8 if array.ndim > 1 else array for name, array in made.items()}
 
 
 def metadata(values):

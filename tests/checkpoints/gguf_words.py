@@ -3,7 +3,8 @@
 from tokenizers.pre_tokenizers import ByteLevel
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
-FREQUENT = ["hello", "help", "llo", "the", " the", " hello", " he", "ing", "don", "'t", "  ", "    ", "\n\n", "é", "12", "123"]
+FREQUENT = ["hello", "help", "llo", "the", " the", " hello", " he", "ing", "don", "'t", "  ", "    ", "\n\n", "\u00e9",
+            "12", "123"]  # fmt: skip
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 

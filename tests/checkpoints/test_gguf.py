@@ -8,6 +8,7 @@ import hugging
 import jax
 import numpy as np
 import pytest
+from gguf_files import IDS, LLAMA3, ROWS, tensors, values_of
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -16,15 +17,10 @@ from specjax.checkpoints import gguf, importing, names
 from specjax.checkpoints.dialects import decoder_config
 from specjax.checkpoints.gguf.config import config_values
 
-ROWS, IDS = gguf_words.count(gguf_words.BYTES)
-SIZES = {**hugging.CONFIG, "vocab_size": ROWS, "num_attention_heads": 4, "num_key_value_heads": 2}
-del SIZES["dtype"]
 GEMMA = {
     "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 8, "query_pre_attn_scalar": 4,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
 }  # fmt: skip
-LLAMA3 = {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
 FAMILIES = {
     "llama": {"model_type": "llama"},
@@ -38,15 +34,6 @@ FAMILIES = {
     "gemma3": GEMMA,
     "gemma3-local": {**GEMMA, "rope_local_base_freq": 5e3, "rope_scaling": None},
 }
-
-
-def values_of(**changes):
-    return {**SIZES, **changes}
-
-
-def tensors(dtype="f32", **changes):
-    made = hugging.tensors(dtype, **values_of(**changes))
-    return {name: array / 8 if array.ndim > 1 else array for name, array in made.items()}
 
 
 def folder(path, made, **changes):
@@ -89,7 +76,7 @@ def test_the_same_model_either_way(tmp_path, family):
 
 @pytest.mark.parametrize("family", ["llama-biased", "gemma3"])
 def test_all_the_way_and_back(tmp_path, family):
-    changes = FAMILIES[family]
+    changes = {**FAMILIES[family], "num_hidden_layers": 2}
     made = tensors(**changes)
     config = checkpoints.from_huggingface(folder(tmp_path / "hf", made, **changes), tmp_path / "want")
     file = gguf_files.write(tmp_path / "x.gguf", values_of(**changes), made)
@@ -128,7 +115,7 @@ def test_gemma_layers_of_either_kind(tmp_path):
     def config(**fields):
         said = gguf_files.metadata(values_of(**GEMMA)) | {"general.architecture": "gemma3"}
         said |= {f"gemma3.attention.{name}": value for name, value in fields.items()}
-        return decoder_config(config_values(said, ROWS, True, False, None))
+        return decoder_config(config_values(said, ROWS, 7, True, False, None))
 
     silent = config()
     assert silent.sliding_layers == (0, 1, 2, 3, 4, 6) and silent.sliding_window == 8
@@ -144,7 +131,7 @@ def test_the_one_gemma_with_another_scale():
     def scale(layers):
         fields = gguf_files.metadata(values_of(**{**GEMMA, "num_hidden_layers": layers}))
         fields |= {"general.architecture": "gemma3"}
-        return decoder_config(config_values(fields, ROWS, True, False, None)).attention_scale
+        return decoder_config(config_values(fields, ROWS, layers, True, False, None)).attention_scale
 
     assert scale(61) == 4**-0.5 and scale(62) == 2**-0.5
 
@@ -155,7 +142,7 @@ def test_a_model_in_several_files(tmp_path):
     parts = sorted(tmp_path.glob("y-*.gguf"))
     assert len(parts) == 3 and first == parts[0]
     assert_same({name: entry.view() for name, entry in gguf.read(first).tensors.items()}, made)
-    with pytest.raises(ValueError, match="y-00002-of-00003.gguf is a part .* give the first"):
+    with pytest.raises(ValueError, match="y-00002-of-00003.gguf is a part .* give NAME-00001-of-00003.gguf"):
         gguf.read(parts[1])
     second = parts[1].read_bytes()
     for other in (parts[0], parts[2], gguf_files.write(tmp_path / "z.gguf", values_of(), made)):

@@ -4,7 +4,7 @@ import gguf_files
 import hugging
 import numpy as np
 import pytest
-from test_gguf import ROWS
+from gguf_files import ROWS
 
 from specjax import checkpoints
 from specjax.checkpoints import gguf, importing

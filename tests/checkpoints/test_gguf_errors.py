@@ -7,11 +7,10 @@ import sys
 
 import gguf as package
 import gguf_files
-import gguf_words
 import hugging
 import numpy as np
 import pytest
-from test_gguf import GEMMA, LLAMA3, ROWS, tensors, values_of
+from gguf_files import LLAMA3, ROWS, tensors, values_of
 from typer.testing import CliRunner
 
 from specjax import checkpoints
@@ -48,6 +47,7 @@ def test_settings_that_can_not_be_expressed(refuse):
     field("rope.dimension_count is 2, heads are 4 wide", "rope.dimension_count", 2)
     field("no number is given for embedding_length", "embedding_length", None)
     field("no number is given for attention.layer_norm_rms_eps", "attention.layer_norm_rms_epsilon", None)
+    field("block_count is 1000000000, and there are tensors of 2 layers", "block_count", 10**9)
     field("no number is given for block_count", "block_count", "two")
     field("rope.scaling.type is 'longrope', only none, linear and yarn", "rope.scaling.type", "longrope")
     field("type is yarn, and there is no rope.scaling.factor", "rope.scaling.type", "yarn")
@@ -64,7 +64,7 @@ def test_scaling_that_is_not_called_by_name():
     """Without a kind a factor is linear, as it is for llama.cpp; old files call it otherwise."""
     for key in ("rope.scaling.factor", "rope.scale_linear"):
         fields = gguf_files.metadata(values_of()) | {"general.architecture": "qwen2", f"qwen2.{key}": 4.0}
-        scaling = decoder_config(config_values(fields, ROWS, False, False, None)).rope_scaling
+        scaling = decoder_config(config_values(fields, ROWS, 2, False, False, None)).rope_scaling
         assert (scaling.kind, scaling.factor) == ("linear", 4.0)
 
 
@@ -78,12 +78,12 @@ def test_factors_of_another_family(refuse):
 def test_every_misfit_is_named(tmp_path, made):
     given = {name: array for name, array in made.items() if name != "model.norm.weight"}
     given["model.layers.1.mlp.up_proj.weight"] = np.zeros((12, 9), np.float32)
-    file = gguf_files.write(tmp_path / "x.gguf", values_of(), given, extra={"blk.0.ffn_up.bias": np.zeros(12, np.float32)})
+    file = gguf_files.write(tmp_path / "x.gguf", values_of(), given, extra={"blk.0.ffn_up.bias": np.float32([0, 0])})
     with pytest.raises(ValueError) as error:
         checkpoints.from_gguf(file, tmp_path / "ours")
     assert str(file) in str(error.value) and str(error.value).split("\n  ")[1:] == [
         "missing model.norm.weight (8,)",
-        "unexpected blk.0.ffn_up.bias (12,)",
+        "unexpected blk.0.ffn_up.bias (2,)",
         "model.layers.1.mlp.up_proj.weight has shape (12, 9), the config says (12, 8)",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]

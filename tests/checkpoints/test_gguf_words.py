@@ -5,7 +5,7 @@ import itertools
 import gguf_files
 import gguf_words
 import pytest
-from test_gguf import IDS, tensors, values_of
+from gguf_files import IDS, tensors, values_of
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -14,7 +14,8 @@ from specjax.checkpoints.gguf import tokenizer
 
 TEXTS = [
     "hello the whole", " hello", "  hello  the\n\n  help", "don't I'LL", "1234567 12 a1b2", "tabs\tand\r\nlines \r\n",
-    "caf\u00e9 cafe\u0301", "\U0001f600\U0001f469\u200d\U0001f680 \u00fc\u0308", "x = {\n    'a': 1,\n}\n", " ", "\n", "",
+    "caf\u00e9 cafe\u0301", "\U0001f600\U0001f469\u200d\U0001f680 \u00fc\u0308", "x = {\n    'a': 1,\n}\n", " ",
+    "\n", "",
 ]  # fmt: skip
 
 

@@ -6,6 +6,8 @@ import pathlib
 import threading
 import time
 
+import gguf_files
+import gguf_words
 import hugging
 import jax.numpy as jnp
 import numpy as np
@@ -70,3 +72,28 @@ def test_peaks(source, tmp_path):
     assert peak(lambda: checkpoints.to_huggingface(there, back)) < 2 * max(sizes) + ROOM
     # Rows of the embedding behind the tokenizer's ids are cut after reading, so weights and largest are the bound.
     assert peak(lambda: checkpoints.load(there, dtype=jnp.bfloat16)) < sum(sizes) + max(sizes) + ROOM
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize(("kind", "size"), [("Q4_0", 18), ("Q8_0", 34)])
+def test_peak_of_a_quantised_file(tmp_path, kind, size):
+    """By what the numbers take once decoded; queries and keys are put in order on top."""
+    values = {
+        **hugging.CONFIG, "model_type": "llama", "vocab_size": gguf_words.count(gguf_words.BYTES)[0],
+        "hidden_size": 2048, "num_attention_heads": 64, "num_key_value_heads": 64, "head_dim": 128,
+        "intermediate_size": 64, "num_hidden_layers": 2,
+    }  # fmt: skip
+    rng, made = np.random.default_rng(0), {}
+    for tensor in names.tensors(dialects.decoder_config(values)):
+        *rows, columns = tensor.theirs
+        if rows:
+            blocks = np.zeros((*rows, columns // 32, size), np.uint8)
+            blocks[..., 2:] = rng.integers(0, 256, (1, 1, size - 2))
+            made[tensor.name] = gguf_files.Blocks(kind, blocks.reshape(*rows, -1))
+        else:
+            made[tensor.name] = np.ones(columns, np.float32)
+    file = gguf_files.write(tmp_path / "x.gguf", values, made)
+    del made, blocks
+    largest = 64 * 128 * 2048 * 4 / 2**20
+    assert peak(lambda: checkpoints.from_gguf(file, tmp_path / "ours")) < 2 * largest + ROOM

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for what the tests of this folder share
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))  # for what the tests of this folder share
+sys.path.insert(1, str(HERE.parent / "checkpoints"))  # for the writer of GGUF files
 
 from hf_families import SIZES
 from hf_pairs import randomise
