@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import names, shards, streaming
-from specjax.checkpoints.importing import CONFIG, HEAD, read_config
+from specjax.checkpoints.importing import CONFIG, HEAD, files, read_config, write_files
 from specjax.checkpoints.layout import PARAMS, SOURCE, Manifest
 from specjax.checkpoints.saving import staged
 from specjax.models import DecoderConfig
@@ -60,7 +59,7 @@ def to_huggingface(
         (embedding,) = (tensor for tensor in wanted if tensor.path == ("embedding",))
         wanted.append(embedding._replace(name=kept["names"].get(HEAD, HEAD)))
     with staged(dest, overwrite=overwrite) as scratch:
-        shutil.copytree(folder / SOURCE, scratch, dirs_exist_ok=True)
+        write_files(scratch, files(folder / SOURCE, ["**/*"]))
         if "cast" in kept:
             _say_dtype(scratch / CONFIG, values, kept["cast"])
         _write(scratch, folder / PARAMS, wanted, manifest, report, shard_bytes)

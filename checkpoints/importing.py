@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 BESIDE = (
     CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
+    "additional_chat_templates/*.jinja",
 )  # fmt: skip
 """Small files that are kept as they are, for the way back and for chat templates."""
 DTYPES = ("float32", "bfloat16", "float16")
@@ -111,10 +113,7 @@ def _convert(
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
         source.tokenizer.save(str(scratch / TOKENIZER))
-        for name, content in source.beside.items():
-            path = scratch / SOURCE / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+        write_files(scratch / SOURCE, source.beside)
         manifest.write(scratch)
     return config
 
@@ -126,7 +125,21 @@ def read_folder(folder: pathlib.Path) -> Source:
     return Source(
         str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
         json.loads(generation.read_text()) if generation.is_file() else {},
-        {name: (folder / name).read_bytes() for name in BESIDE if (folder / name).is_file()}, {})
+        files(folder, BESIDE), {})
+
+
+def files(folder: pathlib.Path, patterns: Iterable[str]) -> dict[str, bytes]:
+    """The small files of a folder that match one of the patterns, by their path in it."""
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+def write_files(folder: pathlib.Path, contents: dict[str, bytes]) -> None:
+    """What `files` gave, as files below `folder`."""
+    for name, content in contents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:

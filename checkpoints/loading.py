@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +17,9 @@ from jax.sharding import SingleDeviceSharding
 from tokenizers import Tokenizer
 
 from specjax._src.types import Model
+from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
-from specjax.checkpoints.layout import PARAMS, TOKENIZER, Manifest
+from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
 Path = tuple[str, ...]
@@ -34,6 +37,7 @@ class LoadedModel:
       config: of the decoder.
       eos_ids: ids that end a text.
       metadata: what was saved beside the weights.
+      chat: the chat templates that came with a converted model.
     """
 
     model: Model
@@ -42,6 +46,36 @@ class LoadedModel:
     config: DecoderConfig
     eos_ids: tuple[int, ...]
     metadata: dict[str, Any]
+    chat: ChatTemplates = ChatTemplates()
+
+    def chat_text(
+        self, messages: Messages, *, add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None, template: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:  # fmt: skip
+        """A conversation as the text that the model was trained on, special tokens written out.
+
+        Args:
+          messages: `{"role": .., "content": ..}` in their order, or a text: one message of the user.
+          add_generation_prompt: end with the head of the model's answer.
+          tools: JSON schemas of functions that the model may call; a model's template for tools is used if it has one.
+          template: the name of another template of the model, or the text of your own.
+          variables: what else this template reads, such as `{"enable_thinking": False}`.
+
+        Raises:
+          ValueError: if the model has no template, or none of that name; if a message has no role or no content; and,
+            naming the model, if the template refuses the messages or is damaged.
+        """
+        return self.chat.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools, template=template, variables=variables)
+
+    def chat_ids(self, messages: Messages, **options: Any) -> list[int]:
+        """The token ids of `chat_text`, a prompt for `specjax.generate`; same arguments, same errors.
+
+        The tokenizer adds no begin-of-text token of its own, since the template writes it. Special tokens spelled out
+        in a message become such tokens too, as with `transformers`: take them out of text that you do not trust.
+        """
+        return self.tokenizer.encode(self.chat_text(messages, **options), add_special_tokens=False).ids
 
 
 def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel:
@@ -71,13 +105,10 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
-    params = _restore(folder, found, jnp.dtype(dtype))
-    # Rows past the real vocabulary are padding for alignment: no token may come from them.
-    params = jax.tree.map(
-        lambda leaf, want: leaf if leaf.shape == want.shape else leaf[tuple(slice(0, n) for n in want.shape)],
-        params, expected)
+    params = _restore(folder, expected, jnp.dtype(dtype))
     tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata)
+    templates = ChatTemplates.read(folder / SOURCE, str(folder))
+    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
 
 
 def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
@@ -121,9 +152,7 @@ def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
 def _stored_tensors(folder: pathlib.Path) -> Any:
     with ocp.StandardCheckpointer() as reader:
         tree = reader.metadata(folder / PARAMS).item_metadata.tree
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=SingleDeviceSharding(jax.devices()[0])), tree
-    )
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _compare(
@@ -144,8 +173,24 @@ def _compare(
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 
 
-def _restore(folder: pathlib.Path, found: Any, dtype: Any) -> Any:
-    """The weights in `dtype`: cast while they are read, so that nothing is ever held twice."""
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=leaf.sharding), found)
-    with ocp.StandardCheckpointer() as reader:
-        return reader.restore(folder / PARAMS, abstract)
+def _restore(folder: pathlib.Path, expected: Any, dtype: Any) -> Any:
+    """The weights in `dtype`, cast while they are read, and one layer after another: of what Orbax holds beside the
+    weights while it reads, only a layer's share is there at a time.
+
+    Rows past the real vocabulary are padding for alignment, and are left out: no token may come from them.
+    """
+    place = SingleDeviceSharding(jax.devices()[0])
+    largest = max(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(expected))
+    limit = 1 + largest // 10**9  # GB on their way at any time
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
+
+        def read(part: Any) -> Any:
+            wanted = jax.tree.map(
+                lambda leaf: ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=dtype, strict=False),
+                part)
+            args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
+            return jax.block_until_ready(reader.restore(folder / PARAMS, args=args))
+
+        first = read({name: part for name, part in expected.items() if name != "layers"})
+        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
+    return first | {"layers": layers}

@@ -16,6 +16,9 @@ Path = tuple[str, ...]
 Report = Callable[[str, int], None]
 """Called with the name of a finished tensor and its bytes."""
 
+CHUNK_BYTES = 1 << 26
+"""Of the pieces a weight is stored in: reading unpacks several at a time, and takes only those it wants."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Deferred:
@@ -66,8 +69,9 @@ def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | 
     handlers = (Deferred, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
     registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+    pieces = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=CHUNK_BYTES), weights)
     with ocp.Checkpointer(handler) as writer:
-        writer.save(folder, args=ocp.args.PyTreeSave(weights))
+        writer.save(folder, args=ocp.args.PyTreeSave(weights, save_args=pieces))
 
 
 def num_bytes(folder: pathlib.Path) -> int:

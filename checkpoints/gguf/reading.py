@@ -67,7 +67,8 @@ def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         return metadata, found
     number = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", path.name)
     if number is None or metadata.get("split.no", 0) != 0:
-        raise ValueError(f"{path} is a part of a model in {count} files; give NAME-00001-of-{count:05d}.gguf")
+        first = f"NAME-00001-of-{count:05d}.gguf"
+        raise ValueError(f"{path} is a part of a model in {count} files; give the first, {first}")
     for index in range(2, count + 1):
         part = path.with_name(path.name[: number.start()] + f"-{index:05d}-of-{count:05d}.gguf")
         if not part.is_file():

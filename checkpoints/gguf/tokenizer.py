@@ -89,8 +89,7 @@ def _begin(own: Values) -> int | None:
 def _byte_level(own: Values) -> Tokenizer:
     vocabulary = {token: i for i, token in enumerate(own["tokens"])}
     merges = [tuple(merge.split(" ")) for merge in own["merges"]]
-    tokenizer = Tokenizer(models.BPE(
-        vocabulary, merges, fuse_unk=False, byte_fallback=False, ignore_merges=own.get("pre") in WHOLE))  # fmt: skip
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=own.get("pre") in WHOLE))
     tokenizer.pre_tokenizer = _cut(own.get("pre", "default"))
     tokenizer.normalizer = normalizers.NFC() if own.get("pre") in ("qwen2", "deepseek-r1-qwen") else None
     tokenizer.decoder = decoders.ByteLevel()

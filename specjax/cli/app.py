@@ -101,7 +101,7 @@ def _said_by_us(error: BaseException) -> bool:
 @app.command()
 @user_errors
 def generate(
-    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    prompt: Annotated[str, typer.Argument(help="The text to continue; with --chat, the message to answer.")],
     target: Target = "tiny-python",
     draft: Draft = None,
     drafter: DrafterOption = DrafterName.MODEL,
@@ -115,17 +115,21 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
     min_p: Annotated[float, typer.Option(help="Keep tokens of this share of the largest probability.")] = 0.0,
     seed: Seed = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Answer PROMPT as a user's message, by the target's chat template.")
+    ] = False,
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly, and print the ratio.")] = False,
 ) -> None:
-    """Write a continuation of PROMPT, then say how the rounds went."""
+    """Write a continuation of PROMPT, or an answer to it, then say how the rounds went."""
     from specjax.cli import pairs, programs, writing
 
     programs.keep_programs()
     pair = pairs.load_pair(target, draft, drafter)
     job = pairs.make_job(
         pair, prompt, drafter=drafter, verifier=verifier, num_speculative_tokens=num_speculative_tokens,
-        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed)
-    writing.write(pair.target.tokenizer, prompt, job, compare=compare)
+        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
+        chat=chat)
+    writing.write(pair.target.tokenizer, prompt + "\n" * chat, job, compare=compare)
 
 
 @app.command()

@@ -88,14 +88,24 @@ def load_pair(target: str, draft: str | None, drafter: DrafterName) -> Pair:
     return Pair(target, loaded[0], draft, loaded[1])
 
 
-def make_job(
-    pair: Pair, prompt: str, *, drafter: DrafterName, verifier: VerifierName, num_speculative_tokens: int,
-    max_new_tokens: int, seed: int, **sampling: Any,
-) -> Job:
-    """A job for one prompt; the remaining keywords are fields of `specjax.Sampling`."""
-    ids = pair.target.tokenizer.encode(prompt).ids
+def prompt_ids(model: LoadedModel, text: str, chat: bool) -> list[int]:
+    """The tokens of a text to be continued or, with `chat`, of a message to be answered.
+
+    Raises:
+      ValueError: if there are none, or the model has no chat template.
+    """
+    ids = model.chat_ids(text) if chat else model.tokenizer.encode(text).ids
     if not ids:
         raise ValueError("the prompt is empty and this tokenizer adds no token of its own: give some text")
+    return ids
+
+
+def make_job(
+    pair: Pair, prompt: str, *, drafter: DrafterName, verifier: VerifierName, num_speculative_tokens: int,
+    max_new_tokens: int, seed: int, chat: bool = False, **sampling: Any,
+) -> Job:
+    """A job for one prompt; the remaining keywords are fields of `specjax.Sampling`."""
+    ids = prompt_ids(pair.target, prompt, chat)
     proposer = None
     if pair.draft is not None:
         proposer = specjax.draft.from_model(pair.draft.model, num_speculative_tokens)

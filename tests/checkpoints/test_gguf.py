@@ -142,7 +142,7 @@ def test_a_model_in_several_files(tmp_path):
     parts = sorted(tmp_path.glob("y-*.gguf"))
     assert len(parts) == 3 and first == parts[0]
     assert_same({name: entry.view() for name, entry in gguf.read(first).tensors.items()}, made)
-    with pytest.raises(ValueError, match="y-00002-of-00003.gguf is a part .* give NAME-00001-of-00003.gguf"):
+    with pytest.raises(ValueError, match="y-00002-of-00003.gguf is a part .* give the first, NAME-00001-of-00003.gguf"):
         gguf.read(parts[1])
     second = parts[1].read_bytes()
     for other in (parts[0], parts[2], gguf_files.write(tmp_path / "z.gguf", values_of(), made)):

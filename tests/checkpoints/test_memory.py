@@ -1,10 +1,6 @@
 """Conversion holds about one tensor, loading the weights and one more, however large the checkpoint."""
 
-import gc
 import json
-import pathlib
-import threading
-import time
 
 import gguf_files
 import gguf_words
@@ -12,43 +8,16 @@ import hugging
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from memory import STATUS, bytes_read, peak
 
 from specjax import checkpoints
 from specjax.checkpoints import dialects, names, shards
 
-STATUS = pathlib.Path("/proc/self/status")
 LARGE = {
     "vocab_size": 20_000, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12, "head_dim": 64,
     "num_attention_heads": 16, "num_key_value_heads": 8, "tie_word_embeddings": True,
 }  # fmt: skip
 ROOM = 128  # MiB, for buffers of Orbax and the allocator
-
-
-def anonymous():
-    """MiB of memory that no file stands behind."""
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon"))
-    return int(line.split()[1]) / 1024
-
-
-def peak(work):
-    """The most that `work()` needs on top, sampled."""
-    gc.collect()
-    before, highest, done = anonymous(), 0.0, threading.Event()
-
-    def watch():
-        nonlocal highest
-        while not done.is_set():
-            highest = max(highest, anonymous())
-            time.sleep(0.005)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        work()
-    finally:
-        done.set()
-        watcher.join()
-    return highest - before
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +39,10 @@ def test_peaks(source, tmp_path):
     there, back = tmp_path / "ours", tmp_path / "back"
     assert peak(lambda: checkpoints.from_huggingface(source, there)) < 2 * max(sizes) + ROOM
     assert peak(lambda: checkpoints.to_huggingface(there, back)) < 2 * max(sizes) + ROOM
-    # Rows of the embedding behind the tokenizer's ids are cut after reading, so weights and largest are the bound.
+    before = bytes_read()
     assert peak(lambda: checkpoints.load(there, dtype=jnp.bfloat16)) < sum(sizes) + max(sizes) + ROOM
+    stored = sum(path.stat().st_size for path in there.rglob("*") if path.is_file())
+    assert 0.9 * stored < bytes_read() - before < 1.1 * stored  # every byte once, and little of Orbax's own
 
 
 @pytest.mark.slow

@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 import specjax
 from specjax.cli import writing
 from specjax.cli.app import DrafterName, VerifierName, app
-from specjax.cli.pairs import load_pair, make_job
+from specjax.cli.pairs import load_pair, make_job, prompt_ids
 
 run = CliRunner().invoke
+END = "<|endoftext|>"
 SHORT = ["--max-new-tokens", "12", "-k", "2"]
 
 
@@ -101,3 +102,27 @@ def test_a_character_appears_once_it_is_whole(shelf):
 def test_special_tokens_are_not_shown(shelf):
     stream = writing.TextStream(shelf["tiny-python"].tokenizer, [0])
     assert stream.push([0]) == ""
+
+
+def test_without_a_chat_template_chat_says_what_to_do(checkpoints):
+    result = run(app, ["generate", "hello", *SHORT, "--chat"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("specjax: error: ") and "no chat template" in result.stderr
+    assert "plain prompt" in result.stderr and "Traceback" not in result.output
+
+
+def test_a_prompt_is_continued_or_answered(chat_pair):
+    tokenizer = chat_pair["tiny-python"].tokenizer
+    continued, answered = (prompt_ids(chat_pair["tiny-python"], "hello", chat) for chat in (False, True))
+    assert tokenizer.decode(continued, skip_special_tokens=False) == f"{END}hello"
+    # The template writes the begin-of-text token, and the tokenizer not another.
+    assert tokenizer.decode(answered, skip_special_tokens=False) == (
+        f"{END}<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_an_answer_ends_with_the_turn_and_shows_no_special_token(chat_pair):
+    result = run(app, ["generate", "hello", *SHORT, "--chat"])
+    assert result.exit_code == 0, result.output
+    found = fields(result.output)
+    assert found["tokens"] == "3 (ended by eos)"
+    assert result.output.startswith("hello\n") and "<|" not in result.output
