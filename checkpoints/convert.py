@@ -54,7 +54,9 @@ def _bytes(source: pathlib.Path, to_hf: bool) -> int:
 
 
 def command(
-    source: Annotated[str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")],
+    source: Annotated[
+        str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")
+    ],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,

@@ -175,7 +175,9 @@ def bench(
 @app.command()
 @user_errors
 def convert(
-    source: Annotated[str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")],
+    source: Annotated[
+        str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")
+    ],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,

@@ -4,14 +4,13 @@ import gguf_files
 import hugging
 import numpy as np
 import pytest
-from gguf_files import ROWS
 
 from specjax import checkpoints
 from specjax.checkpoints import gguf, importing
 from specjax.checkpoints.gguf import tensors
 
 WIDE = {
-    **hugging.CONFIG, "model_type": "llama", "vocab_size": ROWS, "hidden_size": 256, "num_attention_heads": 2,
+    **gguf_files.SIZES, "model_type": "llama", "hidden_size": 256, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 256, "num_hidden_layers": 1,
 }  # fmt: skip
 

@@ -14,22 +14,22 @@ from specjax.checkpoints import dialects, gguf, names
 PREFIXED = gguf_words.sentencepiece()
 BARE = gguf_words.sentencepiece(add_space_prefix=False)
 SHARED = {**SIZES, "rope_theta": 1e4, "rms_norm_eps": 1e-5}
+WIDE = {"num_attention_heads": 2, "num_key_value_heads": 1}
 FAMILIES = {
     "llama": ({"model_type": "llama", "tie_word_embeddings": True}, PREFIXED),
     "llama-bpe": ({"model_type": "llama", "rope_theta": 5e5, "num_key_value_heads": 4,
                    "head_dim": 12}, gguf_words.byte_level("llama-bpe", add_bos_token=False)),
     "qwen2": ({"model_type": "qwen2", "head_dim": 12}, gguf_words.BYTES),
-    "qwen3": ({"model_type": "qwen3", "tie_word_embeddings": True}, gguf_words.BYTES),
-    "gemma3": ({"model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": WINDOW,
-                "query_pre_attn_scalar": 16, "tie_word_embeddings": True}, BARE),
+    # Of these `transformers` takes the width of a head, and the scale that follows from it, for granted.
+    "qwen3": ({"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 128, **WIDE}, gguf_words.BYTES),
+    "gemma3": ({"model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": WINDOW, "head_dim": 256, **WIDE,
+                "query_pre_attn_scalar": 256, "rope_theta": 1e6, "tie_word_embeddings": True}, BARE),
 }  # fmt: skip
 TEXTS = [
     "hello the whole help", "don't I'LL we'Re", "1 12 123 1234567 a1b2", "a  b   c    d", "the\n\n\n the \n  hello",
     "tabs\tand\r\nlines\r\n\r\n x", "caf\u00e9 \u00fc", "\U0001f600 \U0001f469\u200d\U0001f680", "x = {'a': [1, 2]}\n",
     "the ", "\n",
 ]  # fmt: skip
-INSIDE = {"gpt2": "hello<|im_end|>\nthe<tool_call> the", "llama": "hello</s>"}
-
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def file(request, tmp_path_factory):
@@ -61,14 +61,15 @@ def test_the_same_logits(file, torch, transformers, tmp_path):
 
 
 def test_the_same_ids(file, transformers):
-    """In `transformers` a SentencePiece text that begins with a blank gets no other before it, nor does what follows a
-    special token; in llama.cpp and in the tokenizers that their authors published it does. And its Qwen tokenizers do
-    not compose letters and marks. Such texts are left out here; `tests/checkpoints/test_gguf_words.py` has them."""
+    """Where `transformers` reads a file otherwise than llama.cpp and the published tokenizer do, that is left out here
+    and stands in `tests/checkpoints/test_gguf_words.py`: it puts no blank before a SentencePiece text that begins with
+    one, nor behind special tokens; it does not compose letters and marks for Qwen; and merges what Llama 3 takes whole.
+    """
     want = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    source = gguf.read(file)
-    model = source.origin and gguf.reading.gguf.GGUFReader(file).fields["tokenizer.ggml.model"].contents()
-    for text in [*TEXTS, INSIDE[model]]:
-        ours = source.tokenizer.encode(text, add_special_tokens=False).ids
+    made = gguf.read(file).tokenizer
+    want.backend_tokenizer.model.ignore_merges = getattr(made.model, "ignore_merges", False)
+    inside = "hello<|im_end|>\nthe<tool_call> the" if made.token_to_id("<|im_end|>") else "hello</s>"
+    for text in [*TEXTS, inside]:
+        ours = made.encode(text, add_special_tokens=False).ids
         assert ours == want.encode(text, add_special_tokens=False), text
-        if text in TEXTS:
-            assert source.tokenizer.decode(ours) == text
+        assert text == inside or made.decode(ours) == text
