@@ -30,8 +30,8 @@ NAMES = {
 }  # fmt: skip
 NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_position_embeddings",
           "rms_norm_eps")  # fmt: skip
-LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 8192}  # fmt: skip
+LLAMA3: Values = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                  "original_max_position_embeddings": 8192}  # fmt: skip
 """What all Llama 3 models with long texts share; the factor is read off the tensor."""
 SCALING = {
     "factor": "factor", "original_context_length": "original_max_position_embeddings", "yarn_beta_fast": "beta_fast",

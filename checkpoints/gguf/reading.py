@@ -74,7 +74,7 @@ def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         if not part.is_file():
             raise ValueError(f"{path} is the first of {count} files, and {part.name} is not beside it")
         own, more = _open(part)
-        if (own.get("split.no"), own.get("split.count")) != (index - 1, count) or found.keys() & more.keys():
+        if (own.get("split.no"), own.get("split.count")) != (index - 1, count):
             raise ValueError(f"{part} is not part {index} of the {count} that {path} begins")
         found |= more
     total = metadata.get("split.tensors.count", len(found))

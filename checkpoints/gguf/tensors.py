@@ -76,7 +76,7 @@ def entries(found: dict[str, Any], architecture: str, config: DecoderConfig) -> 
     pairs = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
     left, result = dict(found), {}
     for tensor in names.tensors(config):
-        raw = left.pop(theirs.get_name(tensor.name, try_suffixes=(".weight", ".bias")), None)
+        raw = left.pop(theirs.get_name(tensor.name, try_suffixes=(".weight", ".bias")) or "", None)
         if raw is None:
             continue  # whoever compares names will say that it is missing
         module = ".".join(tensor.name.split(".")[3:5])

@@ -17,9 +17,8 @@ SHARED = {**SIZES, "rope_theta": 1e4, "rms_norm_eps": 1e-5}
 WIDE = {"num_attention_heads": 2, "num_key_value_heads": 1}
 FAMILIES = {
     "llama": ({"model_type": "llama", "tie_word_embeddings": True}, PREFIXED),
-    "llama-bpe": ({"model_type": "llama", "rope_theta": 5e5, "num_key_value_heads": 4,
-                   "head_dim": 12}, gguf_words.byte_level("llama-bpe", add_bos_token=False)),
-    "qwen2": ({"model_type": "qwen2", "head_dim": 12}, gguf_words.BYTES),
+    "llama-bpe": ({"model_type": "llama", "rope_theta": 5e5}, gguf_words.byte_level("llama-bpe", add_bos_token=False)),
+    "qwen2": ({"model_type": "qwen2"}, gguf_words.BYTES),
     # Of these `transformers` takes the width of a head, and the scale that follows from it, for granted.
     "qwen3": ({"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 128, **WIDE}, gguf_words.BYTES),
     "gemma3": ({"model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": WINDOW, "head_dim": 256, **WIDE,
