@@ -24,6 +24,7 @@ ENDS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_tex
 """Control tokens that end a text wherever they stand: a file names one of them, instruction-tuned models write others
 too, and llama.cpp stops at each."""
 TEMPLATE = "tokenizer.chat_template"
+PLAIN_NAME = re.compile(r"[\w-]+")
 
 
 def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Source:
@@ -41,21 +42,21 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
     if EMBEDDING not in found:
         raise ValueError(f"{path} holds no {EMBEDDING}: it is no language model, or only a part of one")
     rows = int(found[EMBEDDING].shape[-1])
+    layers = len({name.split(".")[1] for name in found if name.startswith("blk.")})
     factors = found.pop(FACTORS, None)
     try:
         values = config_values(
-            metadata, rows, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
+            metadata, rows, layers, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
             None if factors is None else np.asarray(factors.data))  # fmt: skip
         entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
-        words = tokenizer.build(metadata) if tokenizer_file is None else Tokenizer.from_file(str(tokenizer_file))
+        words = tokenizer.build(metadata) if tokenizer_file is None else _tokenizer(tokenizer_file)
+        generation = {"eos_token_id": _ends(metadata)}
+        beside = _beside(metadata, values, generation, words)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    generation = {"eos_token_id": _ends(metadata)}
     kinds = collections.Counter(raw.tensor_type.name for raw in found.values())
     origin = {"file": path.name, "name": metadata.get("general.name"), "tensors": dict(kinds)}
-    return Source(
-        str(path), values, dict(entries), words, generation, _beside(metadata, values, generation, words),
-        {"gguf": origin})  # fmt: skip
+    return Source(str(path), values, dict(entries), words, generation, beside, {"gguf": origin})
 
 
 def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
@@ -72,7 +73,13 @@ def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         part = path.with_name(path.name[: number.start()] + f"-{index:05d}-of-{count:05d}.gguf")
         if not part.is_file():
             raise ValueError(f"{path} is the first of {count} files, and {part.name} is not beside it")
-        found |= _open(part)[1]
+        own, more = _open(part)
+        if (own.get("split.no"), own.get("split.count")) != (index - 1, count):
+            raise ValueError(f"{part} is not part {index} of the {count} that {path} begins")
+        found |= more
+    total = metadata.get("split.tensors.count", len(found))
+    if total != len(found):
+        raise ValueError(f"{path} and its parts hold {len(found)} tensors of {total}")
     return metadata, found
 
 
@@ -81,27 +88,45 @@ def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         raise ValueError(f"there is no file {path}")
     try:
         reader = gguf.GGUFReader(path)
+        if reader.endianess != gguf.GGUFEndian.LITTLE:
+            raise ValueError("it is big-endian")
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {raw.name: raw for raw in reader.tensors}
     except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no whole GGUF file: {error}") from None
+        raise ValueError(f"{path} can not be read as a GGUF file: {error}") from None
+
+
+def _tokenizer(path: pathlib.Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library has no class of its own for what it raises
+        raise ValueError(f"{path} is no tokenizer.json: {error}") from None
+
+
+def _texts(metadata: Values) -> list[str]:
+    return metadata.get("tokenizer.ggml.tokens", [])
+
+
+def _ids(metadata: Values, *kinds: str) -> dict[str, int]:
+    """What the file says the ids of these special tokens are, as far as there are such ids."""
+    said = {kind: metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in kinds}
+    count = len(_texts(metadata)) or 1 << 31
+    return {kind: i for kind, i in said.items() if isinstance(i, int) and i < count}
 
 
 def _ends(metadata: Values) -> list[int]:
     """Ids that end a text, the named one first."""
-    named = [metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")]
     kinds = metadata.get("tokenizer.ggml.token_type", ())
-    marked = [i for i, kind in enumerate(kinds)
-              if kind == tokenizer.CONTROL and metadata["tokenizer.ggml.tokens"][i] in ENDS]  # fmt: skip
-    return list(dict.fromkeys(int(i) for i in named + marked if i is not None))
+    marked = [i for i, (text, kind) in enumerate(zip(_texts(metadata), kinds, strict=False))
+              if kind == tokenizer.CONTROL and text in ENDS]  # fmt: skip
+    return list(dict.fromkeys([*_ids(metadata, "eos", "eot", "eom").values(), *marked]))
 
 
 def _beside(metadata: Values, values: Values, generation: Values, words: Tokenizer) -> dict[str, bytes]:
     """The small files of a Hugging Face folder, made from the fields."""
-    texts = metadata.get("tokenizer.ggml.tokens", [])
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-    special = {f"{theirs}_token": texts[metadata[key]] for ours, theirs in names.items()
-               if (key := f"tokenizer.ggml.{ours}_token_id") in metadata}  # fmt: skip
+    texts, ids = _texts(metadata), _ids(metadata, *names)
+    special = {f"{names[kind]}_token": texts[i] for kind, i in ids.items()} if texts else {}
     files = {"config.json": values, "generation_config.json": generation,
              "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", **special}}  # fmt: skip
     beside = {name: (json.dumps(body, indent=2) + "\n").encode() for name, body in files.items()}
@@ -109,5 +134,7 @@ def _beside(metadata: Values, values: Values, generation: Values, words: Tokeniz
     if TEMPLATE in metadata:
         beside["chat_template.jinja"] = metadata[TEMPLATE].encode()
     for name in metadata.get("tokenizer.chat_templates", ()):
+        if not PLAIN_NAME.fullmatch(name) or f"{TEMPLATE}.{name}" not in metadata:
+            raise ValueError(f"it names a chat template {name!r}, which is no plain name or is not there")
         beside[f"additional_chat_templates/{name}.jinja"] = metadata[f"{TEMPLATE}.{name}"].encode()
     return beside

@@ -76,11 +76,12 @@ def entries(found: dict[str, Any], architecture: str, config: DecoderConfig) -> 
     pairs = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
     left, result = dict(found), {}
     for tensor in names.tensors(config):
-        raw = left.pop(theirs.get_name(tensor.name, try_suffixes=(".weight", ".bias")), None)
+        raw = left.pop(theirs.get_name(tensor.name, try_suffixes=(".weight", ".bias")) or "", None)
         if raw is None:
             continue  # whoever compares names will say that it is missing
         module = ".".join(tensor.name.split(".")[3:5])
-        order = _half_split(pairs[module], config.head_dim) if architecture == "llama" and module in pairs else None
+        turned = architecture == "llama" and module in pairs and raw.data.shape[0] == tensor.theirs[0]
+        order = _half_split(pairs[module], config.head_dim) if turned else None
         norm = architecture == "gemma3" and "norm" in tensor.name
         result[tensor.name] = Entry(raw, order, 1.0 if norm else 0.0)
     _refuse_unknown_types(found)

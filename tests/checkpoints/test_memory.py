@@ -2,6 +2,7 @@
 
 import json
 
+import gguf_files
 import hugging
 import jax.numpy as jnp
 import numpy as np
@@ -41,3 +42,19 @@ def test_peaks(source, tmp_path):
     assert peak(lambda: checkpoints.load(there, dtype=jnp.bfloat16)) < sum(sizes) + max(sizes) + ROOM
     stored = sum(path.stat().st_size for path in there.rglob("*") if path.is_file())
     assert 0.9 * stored < bytes_read() - before < 1.1 * stored  # every byte once, and little of Orbax's own
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_peak_of_a_quantised_file(tmp_path):
+    """By what the numbers take once decoded; of the two large tensors, the rows of one are put in order on top."""
+    values = {**gguf_files.SIZES, "model_type": "llama", "hidden_size": 2048, "num_attention_heads": 256,
+              "num_key_value_heads": 1, "head_dim": 128, "intermediate_size": 64, "num_hidden_layers": 1}  # fmt: skip
+    made = {}
+    for tensor in names.tensors(dialects.decoder_config(values)):
+        *rows, columns = tensor.theirs
+        blocks = np.full((*rows, columns // 32 * 18), 5, np.uint8)
+        made[tensor.name] = gguf_files.Blocks("Q4_0", blocks) if rows else np.ones(columns, np.float32)
+    file = gguf_files.write(tmp_path / "x.gguf", values, made)
+    largest = 256 * 128 * 2048 * 4 / 2**20
+    assert peak(lambda: checkpoints.from_gguf(file, tmp_path / "ours")) < 2 * largest + ROOM
