@@ -62,7 +62,7 @@ def config_values(
     own = {name.removeprefix(f"{family}."): _short(value) for name, value in metadata.items()}
     model_type, architecture = FAMILIES[family]
     values: Values = {"model_type": model_type, "architectures": [architecture], "vocab_size": rows}
-    values |= {ours: own[theirs] for ours, theirs in NAMES.items() if theirs in own}
+    values |= {ours: own[theirs] for ours, theirs in NAMES.items() if own.get(theirs)}  # a window or cap of 0 is none
     values |= {"tie_word_embeddings": tied, "attention_bias": biased, "torch_dtype": "float32"}
     _refuse_others(own, values)
     if values["num_hidden_layers"] != layers:
@@ -98,9 +98,7 @@ def _refuse_others(own: Values, values: Values) -> None:
 
 
 def _is_number(value: Any, needed: bool) -> bool:
-    if value is None:
-        return not needed
-    return isinstance(value, int | float) and (value > 0 or not needed)
+    return isinstance(value, int | float) and value > 0 if value is not None else not needed
 
 
 def _gemma3(own: Values, values: Values) -> Values:
@@ -108,6 +106,8 @@ def _gemma3(own: Values, values: Values) -> Values:
     if isinstance(pattern, list) and len(pattern) != layers:
         raise ValueError(f"attention.sliding_window_pattern has {len(pattern)} entries for {layers} layers")
     slides = pattern if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(layers)]
+    if "sliding_window" not in values:
+        slides = [False] * layers
     big = layers == GEMMA3_27B_LAYERS  # the one size that scales its scores by another width
     return {
         "layer_types": ["sliding_attention" if sliding else "full_attention" for sliding in slides],

@@ -122,6 +122,8 @@ def test_gemma_layers_of_either_kind(tmp_path):
     assert silent.sliding_rope_theta == 1e4 and silent.rope_theta == 1e6
     assert config(sliding_window_pattern=3).sliding_layers == (0, 1, 3, 4, 6)
     assert config(sliding_window_pattern=[True, False, False, False, False, False, True]).sliding_layers == (0, 6)
+    for nothing in (0, None):
+        assert config(sliding_window=nothing).sliding_layers == ()
     with pytest.raises(ValueError, match="sliding_window_pattern has 2 entries for 7 layers"):
         config(sliding_window_pattern=[True, False])
 

@@ -13,7 +13,7 @@ from specjax.checkpoints import dialects, gguf, names
 
 PREFIXED = gguf_words.sentencepiece()
 BARE = gguf_words.sentencepiece(add_space_prefix=False)
-SHARED = {**SIZES, "rope_theta": 1e4, "rms_norm_eps": 1e-5}
+SHARED = {**SIZES, "head_dim": 12, "rope_theta": 1e4, "rms_norm_eps": 1e-5}
 WIDE = {"num_attention_heads": 2, "num_key_value_heads": 1}
 FAMILIES = {
     "llama": ({"model_type": "llama", "tie_word_embeddings": True}, PREFIXED),
