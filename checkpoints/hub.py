@@ -6,7 +6,7 @@ import os
 import pathlib
 
 PREFIX = "hf:"
-TWICE = ("consolidated*", "*/*")  # the same weights in another form, which some repositories hold beside
+TWICE = ("consolidated*", "*/*.safetensors*")  # the same weights in another form, which some repositories hold beside
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "merges.txt", "tokenizer.model", "*.jinja", "LICENSE")
 
 

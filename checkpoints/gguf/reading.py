@@ -16,6 +16,7 @@ from specjax.checkpoints import dialects
 from specjax.checkpoints.gguf import tensors, tokenizer
 from specjax.checkpoints.gguf.config import config_values
 from specjax.checkpoints.source import Source
+from specjax.checkpoints.vocabulary import read_tokenizer
 
 Values = dict[str, Any]
 
@@ -49,7 +50,7 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
             metadata, rows, layers, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
             None if factors is None else np.asarray(factors.data))  # fmt: skip
         entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
-        words = tokenizer.build(metadata) if tokenizer_file is None else _tokenizer(tokenizer_file)
+        words = tokenizer.build(metadata) if tokenizer_file is None else read_tokenizer(tokenizer_file)
         generation = {"eos_token_id": _ends(metadata)}
         beside = _beside(metadata, values, generation, words)
     except ValueError as error:
@@ -94,13 +95,6 @@ def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
         return fields, {raw.name: raw for raw in reader.tensors}
     except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} can not be read as a GGUF file: {error}") from None
-
-
-def _tokenizer(path: pathlib.Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library has no class of its own for what it raises
-        raise ValueError(f"{path} is no tokenizer.json: {error}") from None
 
 
 def _texts(metadata: Values) -> list[str]:
