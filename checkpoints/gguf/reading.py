@@ -27,6 +27,15 @@ TEMPLATE = "tokenizer.chat_template"
 PLAIN_NAME = re.compile(r"[\w-]+")
 
 
+class _Reader(gguf.GGUFReader):
+    """Does not go on behind the end of the file, where the original finds as many empty values as a count asks for."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **more: Any) -> Any:
+        if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+            raise ValueError(f"it ends before what stands at byte {offset}")
+        return super()._get(offset, dtype, count, *rest, **more)
+
+
 def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Source:
     """Everything about the model in a file.
 
@@ -87,7 +96,7 @@ def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _Reader(path)
         if reader.endianess != gguf.GGUFEndian.LITTLE:
             raise ValueError("it is big-endian")
         fields = {name: field.contents() for name, field in reader.fields.items()}

@@ -108,6 +108,16 @@ def test_every_prefix_is_refused(tmp_path, made):
     gguf.read(path)
 
 
+def test_counts_beyond_the_file(tmp_path, made):
+    """An array that claims more numbers than the file has: refused at its end, not after 2^40 empty ones."""
+    whole = gguf_files.write(tmp_path / "whole.gguf", values_of(), made).read_bytes()
+    key, path = b"tokenizer.ggml.token_type", tmp_path / "long.gguf"
+    count = whole.index(key) + len(key) + 8
+    path.write_bytes(whole[:count] + struct.pack("<Q", 2**40) + whole[count + 8 :])
+    with pytest.raises(ValueError, match="long.gguf can not be read as a GGUF file: it ends before"):
+        gguf.read(path)
+
+
 def test_damage_is_refused(tmp_path, made):
     """Any one number of the header replaced by a huge one, or a byte of it by another: an error, or a model."""
     whole = gguf_files.write(tmp_path / "whole.gguf", values_of(), made).read_bytes()
