@@ -7,9 +7,9 @@ from specjax.checkpoints.exporting import to_huggingface as to_huggingface
 from specjax.checkpoints.importing import from_gguf as from_gguf
 from specjax.checkpoints.importing import from_huggingface as from_huggingface
 from specjax.checkpoints.loading import LoadedModel as LoadedModel
-from specjax.checkpoints.loading import check_same_tokenizer as check_same_tokenizer
 from specjax.checkpoints.loading import load as load
 from specjax.checkpoints.saving import save as save
+from specjax.checkpoints.vocabulary import check_same_tokenizer as check_same_tokenizer
 
 __all__ = [
     "ChatTemplates",

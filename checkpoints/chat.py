@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specjax.checkpoints import sandbox
+from specjax.checkpoints.layout import read_json
 
 Messages = str | Sequence[Mapping[str, Any]]
 DEFAULT, TOOLS = "default", "tool_use"
@@ -93,15 +94,7 @@ class ChatTemplates:
 
 
 def _object(path: pathlib.Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds no JSON object")
-    return values
+    return read_json(path) if path.is_file() else {}
 
 
 def _named(path: pathlib.Path, said: Any) -> dict[str, str]:

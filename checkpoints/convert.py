@@ -1,75 +1,9 @@
 """`python -m specjax.checkpoints.convert SOURCE DEST`, the same as `specjax convert`."""
 
-from __future__ import annotations
+if __name__ == "__main__":  # a command of its own, above everything, though it stands here
+    import sys
 
-import pathlib
-import sys
-from typing import Annotated
+    from specjax.cli.app import main
 
-import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-from specjax.checkpoints import exporting, hub, importing, layout, shards, streaming
-
-
-def run(
-    source: str, dest: pathlib.Path, *, to_hf: bool, dtype: str | None, tokenizer: pathlib.Path | None, overwrite: bool
-) -> None:
-    """Convert with a progress bar, and say where the result is.
-
-    Raises:
-      ValueError: for options that do not go together, and as `from_huggingface` and `to_huggingface` do.
-    """
-    if to_hf and dtype is not None:
-        raise ValueError("--dtype goes with conversion from Hugging Face only: the way back gives what is stored")
-    path = pathlib.Path(source) if to_hf else hub.folder(source)
-    in_one_file = not to_hf and path.suffix == ".gguf"
-    if tokenizer is not None and not in_one_file:
-        raise ValueError("--tokenizer goes with GGUF files only: a Hugging Face folder has its own tokenizer.json")
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
-    with Progress(*columns) as progress:
-        task = progress.add_task("reading", total=_bytes(path, to_hf))
-
-        def report(name: str, size: int) -> None:
-            progress.update(task, description=name, advance=size)
-
-        if to_hf:
-            exporting.to_huggingface(path, dest, overwrite=overwrite, report=report)
-        elif in_one_file:
-            importing.from_gguf(path, dest, tokenizer=tokenizer, dtype=dtype, overwrite=overwrite, report=report)
-        else:
-            importing.from_huggingface(path, dest, dtype=dtype, overwrite=overwrite, report=report)
-        progress.update(task, description="done")
-    typer.echo(f"{dest} is complete")
-
-
-def _bytes(source: pathlib.Path, to_hf: bool) -> int:
-    """What there is to read."""
-    if source.suffix == ".gguf":
-        return source.stat().st_size if source.is_file() else 0
-    if not to_hf:
-        return sum(entry.num_bytes for entry in shards.read_folder(source).values())
-    layout.Manifest.read(source)
-    return streaming.num_bytes(source / layout.PARAMS)
-
-
-def command(
-    source: Annotated[
-        str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")
-    ],
-    dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
-    to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,
-    dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
-    tokenizer: Annotated[pathlib.Path | None, typer.Option(help="For a GGUF file: a tokenizer.json to use.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
-) -> None:
-    """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
-    try:
-        run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)
-    except (ValueError, OSError) as error:
-        typer.secho(f"specjax: error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    typer.run(command)
+    sys.argv.insert(1, "convert")
+    main()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from specjax.checkpoints.rope_fields import rope_fields
 from specjax.models import DecoderConfig
-from specjax.models.rope import RopeScaling, yarn_attention_factor
 
 Values = dict[str, Any]
 
 _GEMMA: Values = {
-    "head_dim": 256, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 256000,
+    "head_dim": 256, "tie_word_embeddings": True, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "vocab_size": 256000,
 }  # fmt: skip
 _QWEN: Values = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 DEFAULTS: dict[str, Values] = {
@@ -36,6 +37,7 @@ DEFAULTS: dict[str, Values] = {
 
 COMMON: Values = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False}
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
+LAYER_TYPES = {"full_attention", "sliding_attention"}
 SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads", "intermediate_size": "intermediate_size",
@@ -53,26 +55,44 @@ def decoder_config(values: Values) -> DecoderConfig:
       ValueError: for an unknown `model_type`, missing fields (each named), or a setting the decoder does not have.
     """
     if values.get("model_type") == "gemma3":
-        values = {"model_type": "gemma3_text", **values.get("text_config", {})}
+        if not isinstance(values.get("text_config"), dict):
+            raise ValueError("this gemma3 config has no text_config, which describes the part that converts")
+        values = {"model_type": "gemma3_text", **values["text_config"]}
     family = values.get("model_type")
-    if family not in DEFAULTS:
+    if not isinstance(family, str) or family not in DEFAULTS:
         raise ValueError(f"model_type {family!r} is not among those that convert: {', '.join(DEFAULTS)}")
     values = {**COMMON, **DEFAULTS[family], **values}
     if values.get("num_key_value_heads") is None and family == "llama":
         values["num_key_value_heads"] = values.get("num_attention_heads")
-    missing = sorted(name for name in (*SIZES.values(), "num_key_value_heads") if values.get(name) is None)
-    if missing:
-        raise ValueError(f"the {family} config lacks {', '.join(missing)}")
-    if values.get("use_bidirectional_attention"):
-        raise ValueError("use_bidirectional_attention is set; a decoder sees only what stands before")
+    _check(family, values)
     fields = {ours: values[theirs] for ours, theirs in SIZES.items()}
     return DecoderConfig(
         **fields, num_kv_heads=values["num_key_value_heads"],
         head_dim=values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"],
         rms_norm_eps=values["rms_norm_eps"], tie_embeddings=bool(values["tie_word_embeddings"]),
-        **_rope(family, values), **_window(family, values), **_biases(family, values), **_gemma(family, values),
+        **rope_fields(values, by_layer=family == "gemma3_text"), **_window(family, values),
+        **_biases(family, values), **_gemma(family, values),
         qk_norm=family in ("qwen3", "gemma3_text"), activation=_activation(family, values),
     )  # fmt: skip
+
+
+def _check(family: str, values: Values) -> None:
+    """What every family needs, and what none has."""
+    numbers = {name: values.get(name) for name in (*SIZES.values(), "num_key_value_heads")}
+    missing = sorted(name for name, number in numbers.items() if number is None)
+    if missing:
+        raise ValueError(f"the {family} config lacks {', '.join(missing)}")
+    wrong = sorted(f"{name} {number!r}" for name, number in numbers.items() if type(number) is not int or number < 1)
+    if wrong:
+        raise ValueError(f"the {family} config has {', '.join(wrong)}; each must be a positive whole number")
+    if values.get("use_bidirectional_attention"):
+        raise ValueError("use_bidirectional_attention is set; a decoder sees only what stands before")
+    if values.get("quantization_config"):
+        method = dict(values["quantization_config"]).get("quant_method")
+        raise ValueError(
+            f"these weights are quantised (quantization_config: {method}); convert the float32, bfloat16 or float16 "
+            "weights they were made from"
+        )
 
 
 def _biases(family: str, values: Values) -> Values:
@@ -85,9 +105,9 @@ def _biases(family: str, values: Values) -> Values:
 
 def _activation(family: str, values: Values) -> str:
     name = values["hidden_activation"] if family in ("gemma2", "gemma3_text") else values["hidden_act"]
-    if family == "gemma":
-        return "gelu_tanh"  # old files say "gelu" and mean its approximation
-    if name not in ACTIVATIONS:
+    if family == "gemma" and name == "gelu":
+        return "gelu_tanh"  # old files say so and mean the approximation
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"activation {name!r} is not among {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
@@ -100,9 +120,12 @@ def _gemma(family: str, values: Values) -> Values:
         return fields
     if family == "gemma3_text" and values.get("attn_logit_softcapping") is not None:
         raise ValueError("this gemma3 config sets attn_logit_softcapping, which Gemma 3 does not have")
+    scalar = values["query_pre_attn_scalar"]
+    if not isinstance(scalar, int | float) or scalar <= 0:
+        raise ValueError(f"the {family} config has query_pre_attn_scalar {scalar!r}; it must be a positive number")
     return fields | {
         "post_norms": True,
-        "attention_scale": values["query_pre_attn_scalar"] ** -0.5,
+        "attention_scale": scalar**-0.5,
         "attention_softcap": values.get("attn_logit_softcapping"),
         "final_softcap": values.get("final_logit_softcapping"),
     }
@@ -124,55 +147,11 @@ def _window(family: str, values: Values) -> Values:
     }[family]
     types = values.get("layer_types")
     if types is not None:
+        if len(types) != len(layers) or not set(types) <= LAYER_TYPES:
+            raise ValueError(
+                f"layer_types must give one of {', '.join(sorted(LAYER_TYPES))} for each of {len(layers)} layers, got "
+                f"{len(types)}: {', '.join(sorted(map(str, set(types))))}"
+            )
         slides = lambda i: types[i] == "sliding_attention"  # noqa: E731
     chosen = tuple(i for i in layers if slides(i))
     return {"sliding_window": window, "sliding_layers": chosen} if chosen else {}
-
-
-def _rope(family: str, values: Values) -> Values:
-    given: Values = values.get("rope_parameters") or {}
-    if family == "gemma3_text":
-        near: Values = given.get("sliding_attention") or {}
-        far: Values = given.get("full_attention") or {}
-        if near.get("rope_type", "default") != "default":
-            raise ValueError(f"sliding layers with rope_type {near['rope_type']!r} are not supported, only 'default'")
-        theta = far.get("rope_theta") or values.get("rope_theta") or 1e6
-        own = near.get("rope_theta") or values.get("rope_local_base_freq") or 1e4
-        return {"rope_theta": float(theta), "sliding_rope_theta": float(own), "rope_scaling": _scaling(values, far)}
-    theta = given.get("rope_theta") or values.get("rope_theta") or 1e4
-    return {"rope_theta": float(theta), "rope_scaling": _scaling(values, given)}
-
-
-def _scaling(values: Values, parameters: Values) -> RopeScaling:
-    s = {**(values.get("rope_scaling") or {}), **parameters}
-    kind = s.get("rope_type") or s.get("type") or "default"
-    if s.get("partial_rotary_factor", values.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise ValueError("partial_rotary_factor other than 1 is not supported: every coordinate of a head turns")
-    if kind == "default":
-        return RopeScaling()
-    if kind == "linear":
-        return RopeScaling("linear", float(s["factor"]))
-    original = s.get("original_max_position_embeddings") or values.get("original_max_position_embeddings")
-    original = original or values["max_position_embeddings"]
-    if kind == "llama3":
-        return RopeScaling(
-            "llama3", float(s["factor"]), original, low_freq_factor=float(s["low_freq_factor"]),
-            high_freq_factor=float(s["high_freq_factor"]))
-    if kind == "yarn":
-        return _yarn(s, original, values["max_position_embeddings"])
-    raise ValueError(
-        f"rope_type {kind!r} is not supported, only default, linear, llama3 and yarn: where the rates change with the "
-        "length of the text, a cached key would have to be turned anew")
-
-
-def _yarn(s: Values, original: int, longest: int) -> RopeScaling:
-    factor = float(s.get("factor") or longest / original)
-    sharper = s.get("attention_factor")
-    if sharper is None:
-        sharper = yarn_attention_factor(factor)
-        if s.get("mscale") and s.get("mscale_all_dim"):
-            over = yarn_attention_factor(factor, s["mscale_all_dim"])
-            sharper = yarn_attention_factor(factor, s["mscale"]) / over
-    return RopeScaling(
-        "yarn", factor, original, beta_fast=float(s.get("beta_fast") or 32), beta_slow=float(s.get("beta_slow") or 1),
-        truncate=bool(s.get("truncate", True)), attention_factor=float(sharper))

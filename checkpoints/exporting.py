@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax.checkpoints import names, shards, streaming
-from specjax.checkpoints.importing import CONFIG, HEAD, files, read_config, write_files
+from specjax.checkpoints.folder import CONFIG, files, read_config, write_files
+from specjax.checkpoints.importing import HEAD
 from specjax.checkpoints.layout import PARAMS, SOURCE, Manifest
-from specjax.checkpoints.saving import staged
+from specjax.checkpoints.staging import check_apart, staged
 from specjax.models import DecoderConfig
 
 SHARD_BYTES = 5_000_000_000
@@ -45,12 +46,18 @@ def to_huggingface(
       ValueError: if `source` is no checkpoint or was not converted, parts of the original were left out in converting
         it, or `dest` exists.
     """
+    check_apart(source, dest)
     folder = pathlib.Path(source).absolute()
     manifest = Manifest.read(folder)
     kept = manifest.metadata.get("huggingface")
     if kept is None or not (folder / SOURCE / CONFIG).is_file():
         raise ValueError(f"{folder} was not converted from Hugging Face: there is no {SOURCE}/{CONFIG} to give back")
     values, padded = read_config(folder / SOURCE)
+    if values["model_type"] == "gemma3":
+        raise ValueError(
+            f"{folder} holds the text part of a multimodal model; transformers would make up the parts that see. "
+            "Keep the original folder for them"
+        )
     ours = DecoderConfig.from_dict(manifest.config)
     if dataclasses.replace(padded, vocab_size=ours.vocab_size) != ours:
         raise ValueError(f"{folder}: {SOURCE}/{CONFIG} and the config in the manifest describe different models")

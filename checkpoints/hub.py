@@ -1,4 +1,4 @@
-"""`hf:OWNER/NAME` in place of a folder."""
+"""`hf:OWNER/NAME`, or `hf:OWNER/NAME@REVISION`, in place of a folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 import pathlib
 
 PREFIX = "hf:"
+TWICE = ("consolidated*", "*/*")  # the same weights in another form, which some repositories hold beside
 FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "merges.txt", "tokenizer.model", "*.jinja", "LICENSE")
 
 
 def folder(source: str | os.PathLike[str]) -> pathlib.Path:
     """The folder that `source` names; a repository `hf:OWNER/NAME` of the Hugging Face Hub is fetched into its cache.
+
+    `hf:OWNER/NAME@REVISION` fetches a branch, a tag or a commit.
 
     Raises:
       ValueError: if the extra `hub` is not installed, or the repository is neither to be had nor in the cache.
@@ -22,10 +25,12 @@ def folder(source: str | os.PathLike[str]) -> pathlib.Path:
         import huggingface_hub
     except ImportError:
         raise ValueError(f"{name} needs huggingface_hub: pip install 'specjax[hub]'") from None
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
     try:
-        return pathlib.Path(huggingface_hub.snapshot_download(name.removeprefix(PREFIX), allow_patterns=list(FILES)))
+        return pathlib.Path(huggingface_hub.snapshot_download(
+            repository, revision=revision or None, allow_patterns=list(FILES), ignore_patterns=list(TWICE)))
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name} can not be fetched, and is not in the cache: {str(error).splitlines()[0]}; check the name and the "
-            "connection, or give the folder of a copy"
+            "connection (and `hf auth login`, where a licence must be accepted first), or give the folder of a copy"
         ) from error

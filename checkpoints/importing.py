@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import json
 import os
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
-from tokenizers import Tokenizer
 
-from specjax.checkpoints import dialects, names, shards, streaming
-from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
-from specjax.checkpoints.saving import staged
+from specjax.checkpoints import dialects, folder, names, streaming
+from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest, misfits
 from specjax.checkpoints.source import Source, Stored
+from specjax.checkpoints.staging import check_apart, staged
 from specjax.models import DecoderConfig
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
-BESIDE = (
-    CONFIG, GENERATION, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "LICENSE",
-    "additional_chat_templates/*.jinja",
-)  # fmt: skip
-"""Small files that are kept as they are, for the way back and for chat templates."""
 DTYPES = ("float32", "bfloat16", "float16")
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -58,7 +47,8 @@ def from_huggingface(
       ValueError: if a file is missing or damaged, the family or a setting is unknown, `dest` exists, or tensors are
         missing, unexpected or of another shape than the config says; each is named.
     """
-    return _convert(read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
+    check_apart(source, dest)
+    return _convert(folder.read_folder(pathlib.Path(source)), dest, dtype, overwrite, report)
 
 
 def from_gguf(
@@ -93,6 +83,7 @@ def from_gguf(
     except ImportError:
         raise ValueError(f"{os.fspath(source)} needs the package gguf: pip install 'specjax[gguf]'") from None
     words = None if tokenizer is None else pathlib.Path(tokenizer)
+    check_apart(source, dest)
     return _convert(gguf.read(pathlib.Path(source), words), dest, dtype, overwrite, report)
 
 
@@ -108,46 +99,14 @@ def _convert(
     weights, stored = _weights(wanted, found, padded.head_dim, dtype)
     main = collections.Counter(stored.values()).most_common(1)[0][0]
     manifest = Manifest(
-        "decoder", config.to_dict(), main, _eos_ids(source), _provenance(found, padded, dtype) | source.origin,
+        "decoder", config.to_dict(), main, _eos_ids(source, config), _provenance(found, padded, dtype) | source.origin,
         {path: other for path, other in stored.items() if other != main})
     with staged(dest, overwrite=overwrite) as scratch:
         streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
         source.tokenizer.save(str(scratch / TOKENIZER))
-        write_files(scratch / SOURCE, source.beside)
+        folder.write_files(scratch / SOURCE, source.beside)
         manifest.write(scratch)
     return config
-
-
-def read_folder(folder: pathlib.Path) -> Source:
-    """A Hugging Face folder. Raises ValueError if a file is missing or damaged."""
-    values, _ = read_config(folder)
-    generation = folder / GENERATION
-    return Source(
-        str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
-        json.loads(generation.read_text()) if generation.is_file() else {},
-        files(folder, BESIDE), {})
-
-
-def files(folder: pathlib.Path, patterns: Iterable[str]) -> dict[str, bytes]:
-    """The small files of a folder that match one of the patterns, by their path in it."""
-    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(found)}
-
-
-def write_files(folder: pathlib.Path, contents: dict[str, bytes]) -> None:
-    """What `files` gave, as files below `folder`."""
-    for name, content in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
-def read_config(folder: pathlib.Path) -> tuple[dict[str, Any], DecoderConfig]:
-    """`config.json` as it is, and as our config with all rows of the embedding."""
-    if not (folder / CONFIG).is_file():
-        raise ValueError(f"{folder} is no Hugging Face model: it has no {CONFIG}")
-    values = json.loads((folder / CONFIG).read_text())
-    return values, dialects.decoder_config(values)
 
 
 def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, Stored]]:
@@ -172,11 +131,9 @@ def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, t
         if embedding is None or not _equal_bytes(head, embedding):
             problems.append(f"{HEAD} differs from {EMBEDDING}, although tie_word_embeddings is set")
         shapes[HEAD] = shapes[EMBEDDING]
-    problems += [f"missing {name} {shapes[name]}" for name in sorted(shapes.keys() - found.keys())]
-    problems += [f"unexpected {found[name][0]} {found[name][1].shape}" for name in sorted(found.keys() - shapes.keys())]
-    for name in sorted(shapes.keys() & found.keys()):
-        if found[name][1].shape != shapes[name]:
-            problems.append(f"{found[name][0]} has shape {found[name][1].shape}, the config says {shapes[name]}")
+    problems += misfits(
+        {found.get(plain, (plain,))[0]: shape for plain, shape in shapes.items()},
+        {name: entry.shape for name, entry in found.values()})
     if problems:
         raise ValueError(f"{source.label} does not hold the model its config describes:\n  " + "\n  ".join(problems))
     return found
@@ -216,16 +173,6 @@ def _provenance(found: dict[str, tuple[str, Stored]], padded: DecoderConfig, dty
     return {"huggingface": kept | ({"cast": dtype} if dtype else {})}
 
 
-def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(
-            f"{folder} has no tokenizer.json; make one with transformers: "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-    return Tokenizer.from_file(str(path))
-
-
 def _real_ids(source: Source, padded: DecoderConfig) -> int:
     count = 1 + max(source.tokenizer.get_vocab(with_added_tokens=True).values())
     if count > padded.vocab_size:
@@ -236,10 +183,14 @@ def _real_ids(source: Source, padded: DecoderConfig) -> int:
     return count
 
 
-def _eos_ids(source: Source) -> tuple[int, ...]:
+def _eos_ids(source: Source, config: DecoderConfig) -> tuple[int, ...]:
     """From the generation config where it says so, else from the model's: they may disagree, and the first is used."""
-    for said in (source.generation, source.values, source.values.get("text_config", {})):
+    for said in (source.generation, source.values, source.values.get("text_config") or {}):
         eos = said.get("eos_token_id")
-        if eos is not None:
-            return tuple(int(i) for i in np.atleast_1d(eos))
+        found = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        wrong = [i for i in found if type(i) is not int or not 0 <= i < config.vocab_size]
+        if wrong:
+            raise ValueError(f"{source.label}: eos_token_id {wrong} is none of the tokenizer's {config.vocab_size} ids")
+        if found:
+            return tuple(found)
     return ()

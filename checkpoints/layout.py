@@ -13,12 +13,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 PARAMS, TOKENIZER, MANIFEST = "params", "tokenizer.json", "specjax.json"
 SOURCE = "huggingface"
 FORMAT, VERSION = "specjax", 1
 FAMILIES = ("decoder",)
+
+Shape = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +51,40 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: pathlib.Path) -> Manifest:
-        """Read `specjax.json`. Raises ValueError if it is missing, or of another format, version or family."""
+        """Read `specjax.json`. Raises ValueError if it is missing, damaged, or of another format, version or family."""
         path = folder / MANIFEST
         if not path.is_file():
-            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} (an unfinished save has none)")
-        body = json.loads(path.read_text())
+            hint = "an unfinished save has none"
+            if (folder / "config.json").is_file():
+                hint = "a Hugging Face folder is made into one by `specjax convert SOURCE DEST`"
+            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} ({hint})")
+        body = read_json(path)
         if (body.pop("format", None), body.pop("version", None)) != (FORMAT, VERSION):
             raise ValueError(f"{path} is not of format {FORMAT!r} version {VERSION}")
+        unknown = sorted(body.keys() - {field.name for field in dataclasses.fields(cls)})
+        missing = sorted(n for n in ("family", "config", "dtype", "eos_ids") if body.get(n) is None)
+        if unknown or missing:
+            raise ValueError(f"{path} is damaged: unknown fields {unknown}, missing fields {missing}")
         if body["family"] not in FAMILIES:
             raise ValueError(f"{path} names the family {body['family']!r}; this version knows {', '.join(FAMILIES)}")
         return cls(**{**body, "eos_ids": tuple(body["eos_ids"])})
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises ValueError, naming the file, if it holds something else."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is damaged: it is no JSON object")
+    return values
+
+
+def misfits(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> list[str]:
+    """A line for each tensor that is missing, unexpected, or of another shape than expected."""
+    lines = [f"missing {name} {expected[name]}" for name in sorted(expected.keys() - found.keys())]
+    lines += [f"unexpected {name} {found[name]}" for name in sorted(found.keys() - expected.keys())]
+    return lines + [
+        f"{name} has shape {found[name]}, the config says {expected[name]}"
+        for name in sorted(expected.keys() & found.keys()) if found[name] != expected[name]]

@@ -19,7 +19,9 @@ from tokenizers import Tokenizer
 from specjax._src.types import Model
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
-from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest
+from specjax.checkpoints.hub import PREFIX
+from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits
+from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
 Path = tuple[str, ...]
@@ -85,18 +87,21 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
       path_or_name: one of `embedded_names()`, or a folder that `save` made (`./tiny-python` for a folder of that name).
       dtype: of weights, arithmetic and cache. None keeps the stored dtype, except that bfloat16 becomes float32 on CPU,
         where bfloat16 products are an order of magnitude slower and float32 holds every bfloat16 value exactly.
+        A narrower dtype than the stored one rounds, and is refused where a weight would become infinite.
 
     Returns:
       `LoadedModel`.
 
     Raises:
-      ValueError: if there is no such name or folder, or tensors are missing, unknown or of another shape or dtype than
-        the config says; each is named. Nothing is ever filled in.
+      ValueError: if there is no such name or folder, a file is damaged, `dtype` holds no fractions, or tensors are
+        missing, unknown or of another shape or dtype than the config says; each is named. Nothing is ever filled in.
     """
     folder = _find(path_or_name)
     manifest = Manifest.read(folder)
     config = DecoderConfig.from_dict(manifest.config)
     stored = jnp.dtype(manifest.dtype)
+    if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise ValueError(f"dtype {jnp.dtype(dtype).name} holds no fractions; choose float32, bfloat16 or float16")
     if dtype is None:
         dtype = jnp.float32 if stored == jnp.bfloat16 and jax.default_backend() == "cpu" else stored
     module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype)))
@@ -106,29 +111,11 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
     params = _restore(folder, expected, jnp.dtype(dtype))
-    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    if jnp.finfo(dtype).max < max(jnp.finfo(kind).max for kind in {manifest.dtype, *manifest.dtypes.values()}):
+        _refuse_overflow(folder, params, jnp.dtype(dtype), stored)
+    tokenizer = read_tokenizer(folder / TOKENIZER)
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
-
-
-def check_same_tokenizer(target: LoadedModel, draft: LoadedModel) -> None:
-    """Refuse a draft that reads ids otherwise than its target.
-
-    Raises:
-      ValueError: naming the first id that the two tokenizers give to different texts, or, where all ids agree, saying
-        that they cut text differently.
-    """
-    first, second = (
-        {i: token for token, i in m.tokenizer.get_vocab(with_added_tokens=True).items()} for m in (target, draft)
-    )
-    for i in sorted(first.keys() | second.keys()):
-        if first.get(i) != second.get(i):
-            raise ValueError(
-                f"target and draft have different tokenizers: id {i} is {first.get(i)!r} for the target and "
-                f"{second.get(i)!r} for the draft; choose a draft trained with the target's tokenizer"
-            )
-    if target.tokenizer.to_str() != draft.tokenizer.to_str():
-        raise ValueError("target and draft share a vocabulary but cut text differently (merges or pre-tokenizer)")
 
 
 def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
@@ -136,6 +123,14 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
         return embedded_path(str(path_or_name))
     folder = pathlib.Path(path_or_name)
     if not folder.is_dir():
+        aside = folder.with_name(f".{folder.name}.replaced")
+        if folder.name and (aside / MANIFEST).is_file():
+            raise ValueError(
+                f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
+                f"in {aside}; rename that, or run again"
+            )
+        if str(path_or_name).startswith(PREFIX):
+            raise ValueError(f"{path_or_name} must be converted first: specjax convert {path_or_name} DEST")
         raise ValueError(
             f"no checkpoint {os.fspath(path_or_name)!r}: it is neither a folder nor one of the embedded models "
             f"({', '.join(embedded_names())})"
@@ -151,7 +146,10 @@ def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
 
 def _stored_tensors(folder: pathlib.Path) -> Any:
     with ocp.StandardCheckpointer() as reader:
-        tree = reader.metadata(folder / PARAMS).item_metadata.tree
+        try:
+            tree = reader.metadata(folder / PARAMS).item_metadata.tree
+        except (AttributeError, OSError):  # what Orbax gives where there is no checkpoint
+            raise ValueError(f"{folder / PARAMS} is missing or damaged; convert or save the model again") from None
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
@@ -159,16 +157,18 @@ def _compare(
     folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
 ) -> None:
     flat = _flat(found)
-    problems = [f"missing {'.'.join(p)} {expected[p]}" for p in sorted(expected.keys() - flat.keys())]
-    problems += [f"unexpected {'.'.join(p)} {flat[p].shape}" for p in sorted(flat.keys() - expected.keys())]
+    shapes = {path: list(leaf.shape) for path, leaf in flat.items()}
+    for path in padded.keys() & expected.keys() & flat.keys():  # rows past the vocabulary count as not there
+        axis = padded[path]
+        if len(shapes[path]) > axis:
+            shapes[path][axis] = min(shapes[path][axis], expected[path][axis])
+    problems = misfits(
+        {".".join(path): shape for path, shape in expected.items()},
+        {".".join(path): tuple(shape) for path, shape in shapes.items()})
     for path in sorted(expected.keys() & flat.keys()):
-        want, got = list(expected[path]), list(flat[path].shape)
-        if path in padded and len(got) == len(want) and got[padded[path]] > want[padded[path]]:
-            got[padded[path]] = want[padded[path]]
-        if got != want:
-            problems.append(f"{'.'.join(path)} has shape {flat[path].shape}, the config says {expected[path]}")
-        elif flat[path].dtype != (dtype := jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))):
-            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {dtype}")
+        said = jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))
+        if flat[path].dtype != said:
+            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {said}")
     if problems:
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
 
@@ -194,3 +194,12 @@ def _restore(folder: pathlib.Path, expected: Any, dtype: Any) -> Any:
         first = read({name: part for name, part in expected.items() if name != "layers"})
         layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
     return first | {"layers": layers}
+
+
+def _refuse_overflow(folder: pathlib.Path, params: Any, dtype: Any, stored: Any) -> None:
+    beyond = [".".join(path) for path, leaf in _flat(params).items() if bool(jnp.isinf(leaf).any())]
+    if beyond:
+        raise ValueError(
+            f"{folder}: weights of {', '.join(beyond)} are beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); load "
+            f"it as {stored} or float32"
+        )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pathlib
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,6 +10,7 @@ import orbax.checkpoint as ocp
 from tokenizers import Tokenizer
 
 from specjax.checkpoints.layout import PARAMS, TOKENIZER, Manifest
+from specjax.checkpoints.staging import staged
 from specjax.models import DecoderConfig
 
 
@@ -51,35 +48,3 @@ def save(
             writer.save(scratch / PARAMS, params)
         tokenizer.save(str(scratch / TOKENIZER))
         manifest.write(scratch)
-
-
-@contextlib.contextmanager
-def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib.Path]:
-    """A folder to build in, beside `path`, which takes that name when the block ends well and vanishes otherwise.
-
-    Raises:
-      ValueError: if `path` exists and `overwrite` is not set.
-    """
-    path = pathlib.Path(path).absolute()
-    if path.exists() and not overwrite:
-        raise ValueError(f"{path} exists; pass overwrite=True (--overwrite) to replace it")
-    scratch = path.with_name(f".{path.name}.incomplete")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        yield scratch
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    _replace(scratch, path)
-
-
-def _replace(new: pathlib.Path, path: pathlib.Path) -> None:
-    if not path.exists():
-        new.rename(path)
-        return
-    old = path.with_name(f".{path.name}.replaced")
-    shutil.rmtree(old, ignore_errors=True)
-    path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old)

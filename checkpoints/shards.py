@@ -7,6 +7,7 @@ stands where. Files come from strangers: what a header says is checked before an
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 import pathlib
@@ -49,20 +50,25 @@ def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 
 
 def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
-    """Every tensor of a folder by its name.
+    """Every tensor of a folder by its name. Where there are both, `model.safetensors` is read, as transformers does.
 
     Raises:
-      ValueError: if the folder has no safetensors, a file named by the index is missing, a tensor stands in another
-        file than the index says or in none, or a header is damaged.
+      ValueError: if the folder has no safetensors, the index is damaged, a file it names is missing or in another
+        folder, a tensor stands in another file than the index says or in none, or a header is damaged.
     """
-    if (folder / INDEX).is_file():
-        placed: dict[str, str] = json.loads((folder / INDEX).read_text())["weight_map"]
+    placed: dict[str, str] = {}
+    if (folder / SINGLE).is_file():
+        files = [SINGLE]
+    elif (folder / INDEX).is_file():
+        placed = _weight_map(folder / INDEX)
         files = sorted(set(placed.values()))
-    elif (folder / SINGLE).is_file():
-        placed, files = {}, [SINGLE]
     else:
         raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors are read, no pickles")
-    absent = [name for name in files if pathlib.Path(name).name != name or not (folder / name).is_file()]
+    outside = [name for name in files if pathlib.PurePath(name).name != name]
+    if outside:
+        raise ValueError(
+            f"{folder / INDEX} names files of other folders: {', '.join(outside)}; put all files beside the index")
+    absent = [name for name in files if not (folder / name).is_file()]
     if absent:
         raise ValueError(f"{folder / INDEX} names files that are not there: {', '.join(absent)}")
     found = {(name, file): entry for file in files for name, entry in read_file(folder / file).items()}
@@ -81,9 +87,11 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
         if length > min(size - 8, MAX_HEADER):
             raise ValueError(f"{file} is no safetensors file: it gives its header {length} bytes, and has {size}")
         try:
-            header = json.loads(stream.read(length))
-        except ValueError as error:
+            header = json.loads(stream.read(length), object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} is no safetensors file: its header is no JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise ValueError(f"{file} is no safetensors file: its header is no JSON object")
     header.pop("__metadata__", None)
     data = np.asarray(np.memmap(file, mode="r"))
     entries = {name: _entry(file, data, name, described, 8 + length) for name, described in header.items()}
@@ -94,10 +102,30 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
     return entries
 
 
+def _weight_map(index: pathlib.Path) -> dict[str, str]:
+    try:
+        placed = json.loads(index.read_text())["weight_map"]
+        whole = all(isinstance(file, str) for file in placed.values())
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{index} is damaged: it has no 'weight_map' of tensor names to file names")
+    return placed
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object in which no name stands twice: of two tensors of one name, readers would take different ones."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = sorted(name for name, count in collections.Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"it has {', '.join(twice)} twice")
+    return found
+
+
 def _entry(file: pathlib.Path, data: np.ndarray, name: str, described: Any, base: int) -> Entry:
     try:
         code, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
-        whole = all(isinstance(n, int) and n >= 0 for n in (*shape, begin, end))
+        whole = isinstance(code, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole:

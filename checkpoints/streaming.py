@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
 Path = tuple[str, ...]
+BLOCK = 1 << 20
 Report = Callable[[str, int], None]
 """Called with the name of a finished tensor and its bytes."""
 
@@ -59,13 +61,34 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
     async def _write(self, value: Deferred, info: Any, args: Sequence[Any] | None) -> None:
         # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
         piece = np.require(value.make(), requirements=["C", "ALIGNED"])
-        piece = piece.astype(self._dtype or value.dtype, copy=False)
+        piece = _narrowed(info.name, piece, self._dtype or value.dtype)
         for future in await super().serialize([piece], [info], args):
             future.result()
 
 
+def _narrowed(name: str, piece: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`piece` in `dtype`, or ValueError where a finite weight is too large for it."""
+    with np.errstate(over="ignore"):
+        cast = piece.astype(dtype, copy=False)
+    if cast is piece:
+        return piece
+    before, after = piece.reshape(-1), cast.reshape(-1)
+    for start in range(0, piece.size, BLOCK):  # in parts, or the marks would need as much memory as the tensor
+        part = slice(start, start + BLOCK)
+        if (np.isinf(after[part]) & ~np.isinf(before[part])).any():
+            raise ValueError(
+                f"{name} has weights beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); keep {piece.dtype}, or cast "
+                "to bfloat16 or float32"
+            )
+    return cast
+
+
 def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | None = None) -> None:
-    """Save nested dicts of `Deferred` as `StandardCheckpointer` would save arrays, holding about one in memory."""
+    """Save nested dicts of `Deferred` as `StandardCheckpointer` would save arrays, holding about one in memory.
+
+    Raises:
+      ValueError: if a weight is too large for `dtype`.
+    """
     handlers = (Deferred, OneByOne(report, dtype)), (jax.Array, ocp.type_handlers.ArrayHandler())
     registry = ocp.type_handlers.create_type_handler_registry(*handlers)  # Orbax warns where jax.Array has no handler
     handler = ocp.PyTreeCheckpointHandler(type_handler_registry=registry)

@@ -10,6 +10,7 @@ import dataclasses
 import math
 
 import jax.numpy as jnp
+import numpy as np
 
 from specjax._src.types import Array
 
@@ -62,16 +63,20 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def frequencies(head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()) -> Array:
-    """Radians a position, float32 [head_dim / 2], of each pair."""
-    rates = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+def frequencies(head_dim: int, theta: float, scaling: RopeScaling = RopeScaling()) -> np.ndarray:
+    """Radians a position, float32 [head_dim / 2], of each pair.
+
+    They are computed in float64 and become constants of a program: the powers of an accelerator differ from those of a
+    CPU by more than rounding, which at position 100 000 is a visible angle.
+    """
+    rates = theta ** (-np.arange(0, head_dim, 2) / head_dim)
     if scaling.kind == "linear":
-        return rates / scaling.factor
-    if scaling.kind == "llama3":
-        return _blend(rates, _kept_by_turns(rates, scaling), scaling.factor)
-    if scaling.kind == "yarn":
-        return _blend(rates, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
-    return rates
+        rates = rates / scaling.factor
+    elif scaling.kind == "llama3":
+        rates = _blend(rates, _kept_by_turns(rates, scaling), scaling.factor)
+    elif scaling.kind == "yarn":
+        rates = _blend(rates, _kept_by_pair(head_dim, theta, scaling), scaling.factor)
+    return rates.astype(np.float32)
 
 
 def rotary_table(
@@ -92,17 +97,17 @@ def rotate(x: Array, table: tuple[Array, Array]) -> Array:
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
-def _blend(rates: Array, kept: Array, factor: float) -> Array:
+def _blend(rates: np.ndarray, kept: np.ndarray, factor: float) -> np.ndarray:
     """`kept` 1 leaves a rate alone, 0 divides it by `factor`."""
     return kept * rates + (1 - kept) * rates / factor
 
 
-def _kept_by_turns(rates: Array, s: RopeScaling) -> Array:
+def _kept_by_turns(rates: np.ndarray, s: RopeScaling) -> np.ndarray:
     turns = s.original_max_position * rates / (2 * math.pi)
-    return jnp.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
+    return np.clip((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0, 1)
 
 
-def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> Array:
+def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> np.ndarray:
     def pair(turns: float) -> float:  # the number, not whole, of the pair that turns so often
         return head_dim * math.log(s.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
@@ -111,4 +116,4 @@ def _kept_by_pair(head_dim: int, theta: float, s: RopeScaling) -> Array:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     high += 0.001 if low == high else 0.0
-    return 1 - jnp.clip((jnp.arange(head_dim // 2, dtype=jnp.float32) - low) / (high - low), 0, 1)
+    return 1 - np.clip((np.arange(head_dim // 2) - low) / (high - low), 0, 1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,6 +18,7 @@ import jax
 import specjax
 
 PACKAGES = ("jax", "jaxlib", "flax", "numpy")
+EVERY = 60.0  # seconds between two partial records
 
 
 def environment(command: str) -> dict[str, Any]:
@@ -38,6 +43,28 @@ def write(result: dict[str, Any], path: pathlib.Path) -> None:
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(_rounded(result), indent=1) + "\n", encoding="utf-8")
     part.replace(path)
+
+
+@contextlib.contextmanager
+def kept(path: pathlib.Path | None, collect: Callable[[], dict[str, Any]]) -> Iterator[Callable[[], None]]:
+    """Keep at `path`, if there is one, what `collect()` gives, marked as partial: now, and at the end if that is early.
+
+    Yields a function that writes it again when a minute has passed.
+    """
+    written = -math.inf
+
+    def keep(every: float = EVERY) -> None:
+        nonlocal written
+        if path is not None and time.monotonic() - written >= every:
+            write({"partial": True} | collect(), path)
+            written = time.monotonic()
+
+    keep()
+    try:
+        yield keep
+    except BaseException:
+        keep(0.0)
+        raise
 
 
 def _rounded(value: Any) -> Any:

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specjax.benchmarks.steps import Loop
 from specjax.benchmarks.subject import Subject, num_bytes, num_parameters
 from specjax.benchmarks.timing import Repeated
-
-if TYPE_CHECKING:
-    from specjax.benchmarks.run import Way
+from specjax.benchmarks.ways import Way
 
 Medians = Mapping[str, float]
 
 
 def summary(
-    subject: Subject, ways: Sequence[Way], parts: Mapping[str, Repeated], medians: Medians, rates: dict[str, float]
+    subject: Subject, ways: Sequence[Way], parts: Mapping[str, Repeated], medians: Medians, rates: dict[str, float],
+    rows: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
-    """Everything a reader wants, from the medians of all times; times in seconds, memory in bytes."""
+    """Everything a reader wants, from the medians of all times; times in seconds, memory in bytes.
+
+    The last of `rows`, if there are any, is that of all texts (see `categories.table`).
+    """
     plain, *deep = ways
+    base = plain_summary(subject, plain, medians, max(rates.values()))
+    columns = [deep_summary(way, medians) for way in deep]
+    if rows:
+        base["tokens_per_second"] = rows[-1]["plain"]["tokens_per_second"]
+        for column, side in zip(columns, rows[-1]["speculative"], strict=True):
+            column |= text_summary(column, side, base["step"])
     return {
         "target": describe(subject.params, subject.name),
         "draft": describe(subject.draft_params, subject.draft_name),
         "bytes_per_second": rates,
         "parts": {name: medians[name] for name in parts},
-        "plain": plain_summary(subject, plain, medians, max(rates.values())),
-        "speculative": [deep_summary(subject, plain, way, medians) for way in deep],
+        "plain": base,
+        "speculative": columns,
     }
 
 
@@ -45,17 +53,15 @@ def plain_summary(subject: Subject, plain: Way, medians: Medians, bandwidth: flo
         "step_over_reading_weights": step / reading,
         "sampled_over_greedy_step": round_seconds(plain.sampled, medians["loop/0/sampled"]) / step,
         **costs(plain),
-        **({} if plain.writer is None else {"tokens_per_second": plain.writer.tokens / text_seconds(plain, medians)}),
     }
 
 
-def deep_summary(subject: Subject, plain: Way, way: Way, medians: Medians) -> dict[str, Any]:
-    """Speculation with k tokens: its round against its parts, and its gain as predicted and as measured."""
+def deep_summary(way: Way, medians: Medians) -> dict[str, Any]:
+    """Speculation with k tokens: its round against its parts."""
     k = way.k
     one_row, rows = medians["target/1"], medians[f"target/{k + 1}"]
     greedy = round_seconds(way.greedy, medians[f"loop/{k}/greedy"])
     alone = alone_seconds(way, way.greedy, medians)
-    step = round_seconds(plain.greedy, medians["loop/0/greedy"])
     found = {
         "k": k,
         "c": medians["draft/step"] / one_row,
@@ -74,24 +80,25 @@ def deep_summary(subject: Subject, plain: Way, way: Way, medians: Medians) -> di
     }
     found["sampled_over_greedy_round"] = (medians[f"loop/{k}/sampled"] / alone_seconds(way, way.sampled, medians)
                                           / found["round_over_parts"])
-    if way.writer is not None and plain.writer is not None:
-        parts = k * medians["draft/step"] + medians["draft/feed"] + rows
-        mean = way.writer.mean_accepted_length
-        measured = text_seconds(plain, medians) / plain.writer.tokens * way.writer.tokens / text_seconds(way, medians)
-        found |= {
-            "tokens_per_second": way.writer.tokens / text_seconds(way, medians),
-            "mean_accepted_length": mean,
-            "predicted_speedup": mean * step / parts,
-            "measured_speedup": measured,
-            "text_equals_plain": way.writer.equals(plain.writer),
-        }
     return found
+
+
+def text_summary(column: dict[str, Any], side: dict[str, Any], step: float) -> dict[str, Any]:
+    """What k gained over all texts, beside what its round and the plain `step` let expect."""
+    parts = column["k"] * column["draft_step"] + column["draft_feed"] + column["verify"]
+    return {
+        "tokens_per_second": side["tokens_per_second"],
+        "mean_accepted_length": side["mean_accepted_length"],
+        "predicted_speedup": side["mean_accepted_length"] * step / parts,
+        "measured_speedup": side["speedup"],
+        "text_equals_plain": side["equal_to_plain"] == 1.0,
+    }
 
 
 def costs(way: Way) -> dict[str, Any]:
     """Compile time and memory of the decode loop; its arguments are weights, caches, and the rest of the state."""
     program = way.greedy.program
-    whole = {} if way.writer is None else {"compile_whole_seconds": way.writer.program.compile_seconds}
+    whole = {} if way.writer is None else {"compile_whole_seconds": way.writer.compile_seconds}
     return {
         "compile_loop_seconds": program.compile_seconds,
         **whole,
@@ -113,8 +120,3 @@ def alone_seconds(way: Way, loop: Loop, medians: Medians) -> float:
         drafting = width * medians["draft/step"] + medians["draft/feed"] if width else 0.0
         total += count * (drafting + medians[f"target/{width + 1}"])
     return total
-
-
-def text_seconds(way: Way, medians: Medians) -> float:
-    """Time of all texts."""
-    return sum(value for name, value in medians.items() if name.startswith(f"text/{way.k}/"))

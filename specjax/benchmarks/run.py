@@ -9,138 +9,114 @@ from typing import Any
 
 from rich.console import Console
 
-from specjax._src import decode
-from specjax._src.draft.model import from_model
-from specjax._src.sampling import Sampling
-from specjax._src.speculative import EXTEND, Decoder, speculative
-from specjax._src.state import Generation, State
-from specjax._src.types import Params
-from specjax.benchmarks import record, report, results, steps
+from specjax.benchmarks import categories, peer_transformers, progress, record, report, results
 from specjax.benchmarks.bandwidth import Bandwidth
-from specjax.benchmarks.steps import Loop
+from specjax.benchmarks.peer_transformers import Peer
+from specjax.benchmarks.settings import Settings
 from specjax.benchmarks.subject import Subject
-from specjax.benchmarks.texts import Writer, make_writer
-from specjax.benchmarks.timing import Program, Repeated, Timed, in_turns
-
-SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=0)
-LOOP_PROMPTS = 3
+from specjax.benchmarks.texts import Writes, finished, turns
+from specjax.benchmarks.timing import Repeated, Timed, in_turns
+from specjax.benchmarks.ways import Way, make_parts, make_way
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """What is asked for.
+class Measured:
+    """Everything that is timed, and the seconds so far; `record` says what they mean.
 
     Attributes:
-      depths: k, the numbers of speculative tokens to try.
-      temperature, top_p, seed: how the texts are drawn; the cost of sampling is measured in any case.
-      max_new_tokens: budget of a text.
-      repeats: times each thing is measured.
+      subject, settings, command: what was asked for.
+      ways, parts, bandwidth: what was compiled for it.
+      peer: the other library, if one takes part.
+      seconds: every single time, by name; it grows while things are timed.
     """
 
-    depths: list[int]
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    max_new_tokens: int = 128
-    repeats: int = 11
-
-
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """One way of decoding, ready to be timed: plain (k = 0), or with k speculative tokens.
-
-    Attributes:
-      decoder: of this way.
-      widths: draft lengths of the rungs of its loop, 0 last.
-      greedy, sampled: the loop alone, over a few prompts; one program.
-      writer: whole texts, or None where texts mean nothing.
-    """
-
-    decoder: Decoder
-    widths: list[int]
-    greedy: Loop
-    sampled: Loop
-    writer: Writer | None
+    subject: Subject
+    settings: Settings
+    command: str
+    ways: list[Way]
+    parts: dict[str, Repeated]
+    bandwidth: Bandwidth
+    peer: Peer | None
+    seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     @property
-    def k(self) -> int:
-        """Speculative tokens."""
-        return self.widths[0]
+    def steps(self) -> dict[str, Timed]:
+        """What is timed besides texts."""
+        things: dict[str, Timed] = {**self.parts, **self.bandwidth.things}
+        for way in self.ways:
+            things |= way.loops
+        return things
 
     @property
-    def loops(self) -> dict[str, Timed]:
-        """What is timed of it besides texts."""
-        return {f"loop/{self.k}/greedy": self.greedy, f"loop/{self.k}/sampled": self.sampled}
+    def ours(self) -> list[Writes]:
+        """Who writes texts here, plain first; nobody where texts mean nothing."""
+        return [way.writer for way in self.ways if way.writer is not None]
+
+    @property
+    def theirs(self) -> list[Writes]:
+        """Who writes them in the other library."""
+        return [] if self.peer is None else list(self.peer.writers)
+
+    def record(self) -> dict[str, Any]:
+        """The result of what has been timed so far: the steps, and the prompts that everybody has written."""
+        medians = {name: statistics.median(values) for name, values in self.seconds.items()}
+        done = finished([*self.ours, *self.theirs], len(self.subject.prompts), medians) if self.ours else []
+        rows = categories.table(self.subject.categories, self.ours, self.theirs, done, medians) if done else []
+        shape = {"prompts": len(self.subject.prompts), "padded_prompt": self.subject.width}
+        environment = record.environment(self.command)
+        return {
+            "environment": environment if self.peer is None else environment | {"peer": self.peer.environment},
+            "settings": dataclasses.asdict(self.settings.resolved()) | shape,
+            **results.summary(self.subject, self.ways, self.parts, medians, self.bandwidth.rates(medians), rows),
+            "categories": rows,
+            "seconds": self.seconds,
+        }
 
 
 def bench(subject: Subject, settings: Settings, *, command: str, out: pathlib.Path | None = None) -> dict[str, Any]:
-    """Measure, print a table, and write everything to `out` if given; returns what is written."""
-    status = Console(stderr=True, highlight=False)
-    with status.status("compiling"):
-        ways = [make_way(subject, settings, k) for k in (0, *settings.depths)]
-        parts = make_parts(subject, settings, ways)
-        bandwidth = Bandwidth()
-    things: dict[str, Timed] = {**parts, **bandwidth.things}
-    for way in ways:
-        things |= way.loops
-    with status.status("timing steps and rounds in turns"):
-        seconds = in_turns(things, settings.repeats)
-    if subject.writes:
-        with status.status("timing texts in turns"):
-            seconds |= in_turns(texts(subject, ways), settings.repeats)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    result = {
-        "environment": record.environment(command),
-        "settings": dataclasses.asdict(settings) | {"prompts": len(subject.prompts), "padded_prompt": subject.width},
-        **results.summary(subject, ways, parts, medians, bandwidth.rates(medians)),
-        "seconds": seconds,
-    }
+    """Measure, print a table, and write everything to `out` if given; returns what is written.
+
+    While texts are written, which takes long with large models, `out` holds what there is so far and says that it is
+    partial.
+
+    Raises:
+      ValueError: if the peer that is asked for can not take part; nothing has been measured by then.
+    """
+    with progress.shown() as stage:
+        peer = peer_transformers.opened(subject, settings, stage("peer", 2)) if settings.peer else None
+        measured = _compiled(subject, settings, command, peer, stage("compiling", 2 + len(settings.depths)))
+        things = measured.steps
+        in_turns(things, settings.repeats, into=measured.seconds,
+                 tell=stage("steps and rounds in turns", len(things) * (1 + settings.repeats)))
+        if measured.ours:
+            _time_texts(measured, stage, out)
+    result = measured.record()
     if out is not None:
         record.write(result, out)
     report.show(result, Console(highlight=False))
     return result
 
 
-def make_way(subject: Subject, settings: Settings, k: int) -> Way:
-    """Compile plain decoding (`k = 0`) or speculation with `k` tokens."""
-    decoder = speculative(subject.model, from_model(subject.draft_model, k) if k else None)
-    budget, params = settings.max_new_tokens, steps.pair_params(decoder, subject)
-    greedy, sampled = (
-        steps.open_states(decoder, subject, sampling, budget, LOOP_PROMPTS) for sampling in (Sampling(), SAMPLED))
-
-    def loop(params: Params, state: State) -> tuple[State, Generation]:
-        state = decoder.run(params, state, budget)
-        return state, decoder.result(state)
-
-    program = Program(loop, params, greedy[0], donate=(1,))
-    return Way(
-        decoder, [rung.shape.num_speculative_tokens for rung in decode.ladder(decoder.rules.drafter)],
-        Loop(program, params, greedy), Loop(program, params, sampled),
-        make_writer(decoder, subject, settings) if subject.writes else None)
+def _compiled(
+    subject: Subject, settings: Settings, command: str, peer: Peer | None, tell: progress.Tell
+) -> Measured:
+    ways = []
+    for k in (0, *settings.depths):
+        ways.append(make_way(subject, settings, k))
+        tell()
+    measured = Measured(subject, settings, command, ways, make_parts(subject, settings, ways), Bandwidth(), peer)
+    tell()
+    return measured
 
 
-def make_parts(subject: Subject, settings: Settings, ways: list[Way]) -> dict[str, Repeated]:
-    """Compile the steps that rounds are made of: passes of the target, steps of the draft."""
-    text = subject.width + settings.max_new_tokens
-    slots = text + max(EXTEND, max(way.k for way in ways) + 1)
-    length = subject.width + settings.max_new_tokens // 2
-    parts = {
-        "draft/step": steps.model_pass(subject.draft_model, subject.draft_params, 1, slots, length),
-        "draft/feed": steps.model_pass(subject.draft_model, subject.draft_params, 1, slots, length, head=False),
-    }
-    for rows in sorted({1, *(width + 1 for way in ways for width in way.widths)}):
-        parts[f"target/{rows}"] = steps.model_pass(subject.model, subject.params, rows, slots, length)
-    for way in ways:
-        if way.k:
-            parts[f"bare/{way.k}"] = steps.bare_round(subject, way.k, slots, length)
-    return parts
+def _time_texts(measured: Measured, stage: progress.Stage, out: pathlib.Path | None) -> None:
+    writers, repeats = [*measured.ours, *measured.theirs], measured.settings.repeats_of_texts
+    things = turns(writers, len(measured.subject.prompts))
+    warm = [f"{writer.name}/0" for writer in writers]  # all is compiled: one text of each way wakes what sleeps
+    advance = stage("texts in turns", len(warm) + repeats * len(things))
+    with record.kept(out, measured.record) as keep:
+        def tell() -> None:
+            advance()
+            keep()
 
-
-def texts(subject: Subject, ways: list[Way]) -> dict[str, Timed]:
-    """Every prompt in every way, so that the ways take turns prompt by prompt."""
-    def one(writer: Writer, index: int) -> Timed:
-        return lambda: writer(index)
-
-    return {
-        f"text/{way.k}/{index}": one(way.writer, index)
-        for index in range(len(subject.prompts)) for way in ways if way.writer is not None}
+        in_turns(things, repeats, warm=warm, into=measured.seconds, tell=tell)

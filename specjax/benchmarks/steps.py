@@ -117,7 +117,8 @@ def open_states(
     states = []
     for index in range(min(count, len(subject.prompts))):
         request = checked_request(
-            decoder.rules, params, *subject.row(index), max_new_tokens=max_new_tokens, sampling=sampling)
+            decoder.rules, params, *subject.row(index, subject.width), max_new_tokens=max_new_tokens,
+            sampling=sampling)
         states.append(opened(decoder.rules, max_new_tokens, None, 1, params, request))
     return states
 

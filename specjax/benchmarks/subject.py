@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ class Subject(NamedTuple):
       draft_model, draft_params: the draft.
       prompts: token ids.
       eos_ids: what ends a text.
+      categories: kind of task of each prompt, or nothing.
       writes: False for random weights, whose text and acceptance mean nothing: then only steps are timed.
     """
 
@@ -33,6 +35,7 @@ class Subject(NamedTuple):
     draft_params: Any
     prompts: list[list[int]]
     eos_ids: tuple[int, ...]
+    categories: Sequence[str] = ()
     writes: bool = True
 
     @property
@@ -42,13 +45,13 @@ class Subject(NamedTuple):
 
     @property
     def width(self) -> int:
-        """The padded length that all prompts share, so that one program serves them."""
+        """The padded length that all prompts can share."""
         return bucket(max(len(prompt) for prompt in self.prompts))
 
-    def row(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+    def row(self, index: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Prompt `index` as `prompts` int32 [1, width] and `lengths` int32 [1]."""
         prompt = self.prompts[index]
-        row = np.zeros((1, self.width), np.int32)
+        row = np.zeros((1, width), np.int32)
         row[0, : len(prompt)] = prompt
         return row, np.array([len(prompt)], np.int32)
 

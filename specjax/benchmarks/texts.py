@@ -3,69 +3,112 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from specjax._src.generate import whole
-from specjax._src.request import Request
+from specjax._src.request import Request, bucket
 from specjax._src.sampling import Sampling
 from specjax._src.speculative import Decoder, checked_request
-from specjax._src.state import Generation
 from specjax._src.types import Params
+from specjax.benchmarks.settings import Settings
 from specjax.benchmarks.steps import pair_params
 from specjax.benchmarks.subject import Subject
-from specjax.benchmarks.timing import Program
+from specjax.benchmarks.timing import Program, Timed
+
+
+class Written(NamedTuple):
+    """A text: its token ids without the prompt, and how many passes of the target it took."""
+
+    ids: tuple[int, ...]
+    rounds: int
+
+
+class Writes(Protocol):
+    """Who writes the texts of all prompts in one way: this library or another.
+
+    Attributes:
+      k: tokens drafted in a round, 0 for plain decoding.
+      written: the latest text of each prompt.
+    """
+
+    k: int
+    written: dict[int, Written]
+
+    @property
+    def name(self) -> str:
+        """`text/K` for this library, `PEER/K` for another."""
+
+    def __call__(self, index: int) -> float:
+        """Write the text of prompt `index`; the seconds it took."""
 
 
 @dataclasses.dataclass
 class Writer:
-    """One way of decoding, compiled once for all prompts of a subject.
+    """One way of decoding, compiled for the prompts of a subject: `Writes` by this library.
+
+    Each prompt is padded as `specjax.generate` pads it, so there is a program for each padded length.
 
     Attributes:
+      k, written: see `Writes`.
       params: of target and draft.
       requests: one for each prompt.
-      program: prompt to last token.
-      results: of the latest call for each prompt.
+      programs: prompt to last token, by the padded length of the prompt.
     """
 
+    k: int
     params: Params
     requests: list[Request]
-    program: Program
-    results: dict[int, Generation] = dataclasses.field(default_factory=dict)
+    programs: dict[int, Program]
+    written: dict[int, Written] = dataclasses.field(default_factory=dict)
 
     def __call__(self, index: int) -> float:
         """Write the text of prompt `index`; the seconds it took."""
-        self.results[index], seconds = self.program(self.params, self.requests[index])
+        request = self.requests[index]
+        result, seconds = self.programs[request.prompts.shape[1]](self.params, request)
+        tokens = np.asarray(result.tokens)[0, : int(result.lengths[0])]
+        self.written[index] = Written(tuple(tokens.tolist()), int(result.stats.rounds[0]))
         return seconds
 
     @property
-    def tokens(self) -> int:
-        """Tokens of the latest texts."""
-        return sum(int(result.lengths[0]) for result in self.results.values())
+    def name(self) -> str:
+        """`text/K`."""
+        return f"text/{self.k}"
 
     @property
-    def mean_accepted_length(self) -> float:
-        """Tokens a round over all texts, the target's own included."""
-        return self.tokens / sum(int(result.stats.rounds[0]) for result in self.results.values())
-
-    def equals(self, other: Writer) -> bool:
-        """Whether all texts are those of `other`."""
-        return all(
-            bool(np.array_equal(np.asarray(result.tokens), np.asarray(other.results[index].tokens)))
-            for index, result in self.results.items())
+    def compile_seconds(self) -> float:
+        """Of the program that took longest."""
+        return max(program.compile_seconds for program in self.programs.values())
 
 
-def make_writer(decoder: Decoder, subject: Subject, settings: Any) -> Writer:
+def make_writer(decoder: Decoder, subject: Subject, settings: Settings, k: int) -> Writer:
     """Compile `decoder` for the prompts of `subject`."""
     params = pair_params(decoder, subject)
-    requests = []
-    for index in range(len(subject.prompts)):
+    requests: list[Request] = []
+    for index, prompt in enumerate(subject.prompts):
         sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed + index)
         requests.append(checked_request(
-            decoder.rules, params, *subject.row(index), max_new_tokens=settings.max_new_tokens, sampling=sampling,
-            eos_ids=subject.eos_ids))
-    program = Program(
-        lambda params, request: whole(decoder.rules, settings.max_new_tokens, None, 1, params, request),
-        params, requests[0])
-    return Writer(params, requests, program)
+            decoder.rules, params, *subject.row(index, bucket(len(prompt))), max_new_tokens=settings.max_new_tokens,
+            sampling=sampling, eos_ids=subject.eos_ids))
+    programs = {
+        width: Program(
+            lambda params, request: whole(decoder.rules, settings.max_new_tokens, None, 1, params, request),
+            params, request)
+        for width, request in {request.prompts.shape[1]: request for request in requests}.items()}
+    return Writer(k, params, requests, programs)
+
+
+def turns(writers: Sequence[Writes], count: int) -> dict[str, Timed]:
+    """Every one of `count` prompts in every way, so that the ways take turns prompt by prompt."""
+    def one(writer: Writes, index: int) -> Timed:
+        return lambda: writer(index)
+
+    return {f"{writer.name}/{index}": one(writer, index) for index in range(count) for writer in writers}
+
+
+def finished(writers: Sequence[Writes], count: int, timed: Iterable[str]) -> list[int]:
+    """Of `count` prompts those that everybody has written, by the names of what was `timed`."""
+    names = set(timed)
+    return [index for index in range(count) if all(f"{writer.name}/{index}" in names for writer in writers)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -64,12 +64,29 @@ class Repeated:
         return seconds / self.count
 
 
-def in_turns(things: dict[str, Timed], repeats: int) -> dict[str, list[float]]:
-    """Time each thing `repeats` times, in turns (A B A B), after one call of each that does not count."""
-    for thing in things.values():
-        thing()
-    seconds: dict[str, list[float]] = {name: [] for name in things}
+def in_turns(
+    things: Mapping[str, Timed], repeats: int, *, warm: Iterable[str] | None = None,
+    into: dict[str, list[float]] | None = None, tell: Callable[[], None] = lambda: None,
+) -> dict[str, list[float]]:
+    """Time each thing `repeats` times, in turns (A B A B), after calls that do not count.
+
+    Args:
+      things: functions that run once and give their seconds, by name.
+      repeats: how often each counts.
+      warm: names of the things that are called once before, so that nothing is measured cold; None is all.
+      into: where the seconds go as they come, so that others can read what there is already.
+      tell: called after every call.
+
+    Returns:
+      `into`, or a new dict: the seconds of each thing.
+    """
+    seconds: dict[str, list[float]] = {} if into is None else into
+    for name in things if warm is None else warm:
+        things[name]()
+        tell()
     for _ in range(repeats):
         for name, thing in things.items():
-            seconds[name].append(thing())
+            taken = thing()  # first, so that an interrupted thing leaves no empty list
+            seconds.setdefault(name, []).append(taken)
+            tell()
     return seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import pathlib
 import shlex
@@ -14,6 +13,19 @@ from typing import Annotated, Any
 import typer
 
 import specjax
+from specjax.cli.options import (
+    Draft,
+    DrafterName,
+    DrafterOption,
+    MaxNewTokens,
+    PeerName,
+    Seed,
+    Target,
+    Temperature,
+    TopP,
+    VerifierName,
+    VerifierOption,
+)
 
 app = typer.Typer(
     name="specjax",
@@ -22,37 +34,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class DrafterName(enum.StrEnum):
-    """Who proposes."""
-
-    MODEL = "model"
-    NGRAM = "ngram"
-    NONE = "none"
-
-
-class VerifierName(enum.StrEnum):
-    """Which rule keeps the proposals; `auto` is block verification for a draft model, match for look-up."""
-
-    AUTO = "auto"
-    MATCH = "match"
-    REJECTION = "rejection"
-    BLOCK = "block"
-
-
-Target = Annotated[str, typer.Option(help="Target model: a name or a checkpoint folder.")]
-Draft = Annotated[
-    str | None, typer.Option(help="Draft model: a name or a folder. Default: the one made for the target.")
-]
-DrafterOption = Annotated[
-    DrafterName, typer.Option(help="Who proposes: a draft model, look-up in the text so far, or nobody (plain).")
-]
-VerifierOption = Annotated[VerifierName, typer.Option(help="Which rule keeps the proposals; all of them are exact.")]
-MaxNewTokens = Annotated[int, typer.Option(min=1, help="The most tokens to write.")]
-Temperature = Annotated[float, typer.Option(help="0 takes the likeliest token.")]
-TopP = Annotated[float, typer.Option(help="Keep the smallest set of tokens of this mass.")]
-Seed = Annotated[int, typer.Option(help="Seed of the random numbers; used where temperature > 0.")]
 
 
 def main() -> None:
@@ -152,23 +133,43 @@ def bench(
     top_p: TopP = 1.0,
     seed: Seed = 0,
     max_new_tokens: MaxNewTokens = 128,
+    loop_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the loops timed without prompt. Default: --max-new-tokens.")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Times each thing is measured; medians are reported.")] = 11,
+    text_repeats: Annotated[
+        int | None, typer.Option(min=1, help="Times each text is written. Default: --repeats.")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Prompts pass through the target's chat template.")] = False,
+    per_category: Annotated[
+        int | None, typer.Option(min=1, help="Use only the first prompts of each category.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first prompts.")] = None,
+    peer: Annotated[
+        PeerName | None, typer.Option(help="Also time this library on the same weights, prompts and k.")
+    ] = None,
     json: Annotated[pathlib.Path | None, typer.Option(help="Write everything measured to this file.")] = None,
 ) -> None:
     """Measure plain and speculative decoding in one process, interleaved, and compare with what theory predicts."""
     from specjax.benchmarks import run
+    from specjax.benchmarks.settings import Settings
     from specjax.cli import pairs
 
-    settings = run.Settings(
+    settings = Settings(
         depths=pairs.parse_depths(num_speculative_tokens), temperature=temperature, top_p=top_p, seed=seed,
-        max_new_tokens=max_new_tokens, repeats=repeats)
+        max_new_tokens=max_new_tokens, loop_tokens=loop_tokens, repeats=repeats, text_repeats=text_repeats,
+        peer="" if peer is None else peer.value)
     if random is not None:
+        texts = {"--prompts": prompts, "--chat": chat, "--per-category": per_category, "--limit": limit,
+                 "--text-repeats": text_repeats}
+        if given := [name for name, value in texts.items() if value]:
+            raise ValueError(f"{', '.join(given)} is about texts, and --random writes none: leave one of them out")
         subject = pairs.random_subject(random, layers)
     else:
         if layers is not None:
             raise ValueError("--layers goes with --random only: a checkpoint has the layers it has")
-        subject = pairs.bench_subject(pairs.load_pair(target, draft, DrafterName.MODEL), prompts, limit)
+        pair = pairs.load_pair(target, draft, DrafterName.MODEL)
+        subject = pairs.bench_subject(pair, prompts, chat=chat, per_category=per_category, limit=limit)
     run.bench(subject, settings, command="specjax " + shlex.join(sys.argv[1:]), out=json)
 
 
@@ -185,6 +186,6 @@ def convert(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
 ) -> None:
     """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
-    from specjax.checkpoints import convert as converting
+    from specjax.cli import converting
 
     converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)

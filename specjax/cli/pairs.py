@@ -11,7 +11,7 @@ from specjax.benchmarks import prompts as prompt_files
 from specjax.benchmarks import random_pair
 from specjax.benchmarks.subject import Subject
 from specjax.checkpoints import LoadedModel, check_same_tokenizer
-from specjax.cli.app import DrafterName, VerifierName
+from specjax.cli.options import DrafterName, VerifierName
 
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
 
@@ -118,14 +118,17 @@ def make_job(
         max_new_tokens, pair.target.eos_ids)
 
 
-def bench_subject(pair: Pair, path: pathlib.Path | None, limit: int | None) -> Subject:
+def bench_subject(
+    pair: Pair, path: pathlib.Path | None, *, chat: bool = False, per_category: int | None = None,
+    limit: int | None = None,
+) -> Subject:
     """A pair with the prompts of a file, or with the built-in ones."""
     if pair.draft is None:
         raise ValueError("the benchmark needs a draft model")
-    texts = prompt_files.read(path)[:limit]
-    ids = [pair.target.tokenizer.encode(text).ids for text in texts]
+    chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
+    ids = [prompt_ids(pair.target, prompt.text, chat) for prompt in chosen]
     return Subject(pair.target_name, pair.target.model, pair.target.params, pair.draft_name, pair.draft.model,
-                   pair.draft.params, ids, pair.target.eos_ids)
+                   pair.draft.params, ids, pair.target.eos_ids, [prompt.category for prompt in chosen])
 
 
 def random_subject(shape: str, layers: int | None) -> Subject:

@@ -12,9 +12,10 @@ import numpy as np
 from specjax._src.types import Array, Attend, Cache, Model, Output
 
 ROWS, LENGTH, CHUNK = 3, 20, 5
-# A tree of depth 3 with branches at the root and below, in topological order, and its paths from root to leaf.
-PARENTS = (-1, 0, 0, 1, 1, 2, 4)
-PATHS = ((0, 1, 3), (0, 1, 4, 6), (0, 2, 5))
+# A tree of depth 3 with branches at the root and below, in topological order, and its paths from root to leaf. On the
+# last path a window of 2 that counts slots sees the second node from the fourth, which stands two positions behind it.
+PARENTS = (-1, 0, 0, 1, 1, 2, 4, 5)
+PATHS = ((0, 1, 3), (0, 1, 4, 6), (0, 2, 5, 7))
 
 
 class Report(NamedTuple):

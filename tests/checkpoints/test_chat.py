@@ -153,8 +153,8 @@ def test_where_templates_stand(tmp_path, files, texts):
 
 
 @pytest.mark.parametrize("name, text, words", [
-    ("tokenizer_config.json", "{", "tokenizer_config.json is no JSON"),
-    ("special_tokens_map.json", "[]", "special_tokens_map.json holds no JSON object"),
+    ("tokenizer_config.json", "{", "tokenizer_config.json is damaged: it is no JSON"),
+    ("special_tokens_map.json", "[]", "special_tokens_map.json is damaged: it is no JSON object"),
     ("tokenizer_config.json", '{"chat_template": 3}', "tokenizer_config.json: chat_template is neither"),
     ("tokenizer_config.json", '{"chat_template": ["a"]}', "tokenizer_config.json: chat_template is neither"),
     ("chat_template.json", '{"chat_template": [{"template": "a"}]}', "chat_template.json: chat_template is neither"),

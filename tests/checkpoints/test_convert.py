@@ -1,5 +1,6 @@
 """Hugging Face folders to checkpoints of ours and back."""
 
+import fnmatch
 import json
 import pathlib
 import struct
@@ -15,7 +16,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from specjax import checkpoints
-from specjax.checkpoints import exporting, hub, importing, layout, shards
+from specjax.checkpoints import dialects, exporting, hub, importing, layout, names, shards
 
 KINDS = {
     "f32": {"dtype": "f32"}, "f16": {"dtype": "f16"}, "bf16": {"dtype": "bf16"},
@@ -64,6 +65,38 @@ def test_a_cast_is_said(tmp_path):
         checkpoints.from_huggingface(source, tmp_path / "other", dtype="int8")
 
 
+def test_a_cast_that_makes_weights_infinite_is_refused(tmp_path):
+    made = hugging.tensors("f32")
+    made["model.norm.weight"][2] = 7e4
+    source = hugging.write(tmp_path / "hf", made)
+    with pytest.raises(ValueError, match=r"norm.scale has weights beyond what float16 holds \(65504\); keep float32"):
+        checkpoints.from_huggingface(source, tmp_path / "ours", dtype="float16")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+    checkpoints.from_huggingface(source, tmp_path / "ours", dtype="bfloat16")
+    made["model.norm.weight"][2] = np.inf  # as it was: that is no overflow
+    shards.write_file(source / shards.SINGLE, {n: (a.dtype, a.shape) for n, a in made.items()}, made.values())
+    checkpoints.from_huggingface(source, tmp_path / "ours", dtype="float16", overwrite=True)
+
+
+def test_bits_that_are_no_numbers_come_back(tmp_path):
+    made = hugging.tensors()
+    odd = np.array([0x7FC1, 0xFFFF, 0x7F81, 0x8000, 0x0001, 0x7F80, 0xFF80, 0x0080], np.uint16)
+    made["model.norm.weight"] = odd.view(made["model.norm.weight"].dtype)
+    checkpoints.from_huggingface(hugging.write(tmp_path / "hf", made), tmp_path / "ours")
+    checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+    assert hugging.same_bytes(tmp_path / "back", made)
+
+
+def test_the_text_of_a_multimodal_model_is_no_multimodal_model(tmp_path):
+    text = {**hugging.CONFIG, "num_attention_heads": 2, "model_type": "gemma3_text", "tie_word_embeddings": True}
+    wanted = names.tensors(dialects.decoder_config(text))
+    made = {f"language_model.{t.name}": np.ones(t.theirs, np.float32) for t in wanted}
+    source = hugging.write(tmp_path / "hf", made, **{"model_type": "gemma3", "text_config": text})
+    checkpoints.from_huggingface(source, tmp_path / "ours")
+    with pytest.raises(ValueError, match="holds the text part of a multimodal model; .* Keep the original folder"):
+        checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+
+
 def test_every_misfit_is_named(tmp_path):
     made = hugging.tensors()
     del made["model.norm.weight"], made["lm_head.weight"]
@@ -96,6 +129,39 @@ def test_tied_heads_and_prefixes(tmp_path):
         checkpoints.from_huggingface(hugging.write(tmp_path / "bad", other, tie_word_embeddings=True), tmp_path / "x")
 
 
+NAMES = {
+    "layers.0.mlp.up_proj.weight": "model.layers.0.mlp.up_proj.weight",
+    "embed_tokens.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "lm_head.weight": "lm_head.weight",
+    "model.language_model.norm.weight": "model.norm.weight",
+    "language_model.lm_head.weight": "lm_head.weight",
+    "vision_tower.encoder.weight": None,
+    "model.vision_tower.encoder.weight": None,
+    "multi_modal_projector.mm_input_projection_weight": None,
+    "model.layers.0.self_attn.rotary_emb.inv_freq": None,
+}
+
+
+def test_names_with_and_without_what_is_around_them():
+    assert {name: names.plain_name(name) for name in NAMES} == NAMES
+
+
+def test_two_tensors_of_one_meaning(tmp_path):
+    made = hugging.tensors()
+    made["norm.weight"] = made["model.norm.weight"]
+    with pytest.raises(ValueError, match="both model.norm.weight and norm.weight mean model.norm.weight"):
+        checkpoints.from_huggingface(hugging.write(tmp_path / "hf", made), tmp_path / "ours")
+
+
+def test_a_manifest_changed_by_hand_is_not_given_back(tmp_path):
+    checkpoints.from_huggingface(hugging.write(tmp_path / "hf", hugging.tensors()), tmp_path / "ours")
+    path = tmp_path / "ours" / layout.SOURCE / "config.json"
+    path.write_text(path.read_text().replace("1000000.0", "10000.0"))
+    with pytest.raises(ValueError, match="and the config in the manifest describe different models"):
+        checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
+
+
 def test_files_that_do_not_fit(tmp_path, saved):
     made = hugging.tensors()
     small = hugging.tensors(vocab_size=10)
@@ -110,7 +176,7 @@ def test_files_that_do_not_fit(tmp_path, saved):
     with pytest.raises(ValueError, match="no tokenizer.json; make one with transformers"):
         checkpoints.from_huggingface(source, tmp_path / "ours")
     with pytest.raises(ValueError, match="is no Hugging Face model: it has no config.json"):
-        checkpoints.from_huggingface(tmp_path, tmp_path / "ours")
+        checkpoints.from_huggingface(saved, tmp_path / "ours")
 
 
 def test_damaged_files_are_refused(tmp_path):
@@ -126,6 +192,11 @@ def test_damaged_files_are_refused(tmp_path):
         return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
 
     refuse(b"{", "its header is no JSON")
+    refuse(b"[" * 100_000, "its header is no JSON")
+    refuse([1], "its header is no JSON object")
+    refuse(b'{"a": 1, "b": 2, "a": 1}', r"its header is no JSON \(it has a twice\)")
+    refuse({"a": {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]}}, "the header describes a as")
+    refuse({"a": entry(0, 4, (True,))}, "the header describes a as")
     refuse({"a": entry(0, 8, (-1, -2))}, "the header describes a as")
     refuse({"a": {"dtype": "F32"}}, "the header describes a as")
     refuse({"a": entry(0, 8, dtype="F8_E4M3")}, "a is F8_E4M3; tensors of F32, F16, BF16 are read")
@@ -135,9 +206,35 @@ def test_damaged_files_are_refused(tmp_path):
     path.write_bytes(struct.pack("<Q", 10**9))
     with pytest.raises(ValueError, match="gives its header 1000000000 bytes"):
         shards.read_file(path)
-    (tmp_path / shards.INDEX).write_text(json.dumps({"weight_map": {"a": "../a.safetensors", "b": "b.safetensors"}}))
-    with pytest.raises(ValueError, match=r"files that are not there: \.\./a.safetensors, b.safetensors"):
+    with pytest.raises(ValueError, match="is no safetensors file: it gives its header .* bytes, and has 3"):
+        path.write_bytes(b"abc")
+        shards.read_file(path)
+
+
+INDICES = {
+    "{": "is damaged: it has no 'weight_map'",
+    "[]": "is damaged: it has no 'weight_map'",
+    '{"weight_map": ["a"]}': "is damaged: it has no 'weight_map'",
+    '{"weight_map": {"a": 3}}': "is damaged: it has no 'weight_map'",
+    '{"weight_map": {"a": "../a.safetensors", "b": "part/b.safetensors"}}':
+        r"names files of other folders: \.\./a.safetensors, part/b.safetensors; put all files beside the index",
+    '{"weight_map": {"a": "a.safetensors", "b": ".."}}': r"names files that are not there: \.\., a.safetensors",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_damaged_indices_are_refused(tmp_path, index):
+    (tmp_path / shards.INDEX).write_text(index)
+    with pytest.raises(ValueError, match=INDICES[index]):
         shards.read_folder(tmp_path)
+
+
+def test_one_file_goes_before_an_index(tmp_path):
+    """What `transformers` reads where a folder was saved twice."""
+    made = hugging.tensors()
+    source = hugging.write(tmp_path / "hf", made)
+    (source / shards.INDEX).write_text('{"weight_map": {"old": "gone.safetensors"}}')
+    assert hugging.same_bytes(source, made)
 
 
 def test_what_we_write_others_read(tmp_path):
@@ -189,7 +286,6 @@ def test_a_killed_conversion_leaves_nothing_that_loads(tmp_path):
 
 
 def test_the_command(tmp_path, monkeypatch):
-    from specjax.checkpoints import convert
     from specjax.cli.app import app
 
     made = hugging.tensors()
@@ -201,21 +297,26 @@ def test_the_command(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, ["convert", source, ours])
     assert result.exit_code == 2 and "exists; pass overwrite=True" in result.output
     assert CliRunner().invoke(app, ["convert", source, ours, "--overwrite"]).exit_code == 0
-    convert.command(ours, pathlib.Path(back), to_hf=True)
+    module = [sys.executable, "-m", "specjax.checkpoints.convert", "--to-hf", ours, back]
+    assert subprocess.run(module, capture_output=True).returncode == 0
     assert hugging.same_bytes(pathlib.Path(back), made)
-    with pytest.raises(SystemExit):
-        convert.command(ours, pathlib.Path(back), to_hf=True)
+    assert subprocess.run(module, capture_output=True).returncode == 2
 
 
 def test_a_repository_by_name(tmp_path, monkeypatch):
-    def fetch(name, allow_patterns):
+    def fetch(name, revision, allow_patterns, ignore_patterns):
         if name != "owner/name":
             raise FileNotFoundError("no such snapshot\nand much more")
-        return str(tmp_path)
+        files = ("model.safetensors", "consolidated.safetensors", "onnx/model.safetensors", "x.bin", "tokenizer.json")
+        taken = [file for file in files if any(fnmatch.fnmatch(file, pattern) for pattern in allow_patterns)
+                 and not any(fnmatch.fnmatch(file, pattern) for pattern in ignore_patterns)]
+        assert taken == ["model.safetensors", "tokenizer.json"]
+        return str(tmp_path / (revision or "newest"))
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
-    assert hub.folder("hf:owner/name") == tmp_path and hub.folder("a/folder") == pathlib.Path("a/folder")
-    with pytest.raises(ValueError, match="hf:owner/nam can not be fetched.*: no such snapshot; check the name and the"):
+    assert hub.folder("hf:owner/name@v0.3") == tmp_path / "v0.3"
+    assert hub.folder("hf:owner/name") == tmp_path / "newest" and hub.folder("a/folder") == pathlib.Path("a/folder")
+    with pytest.raises(ValueError, match="owner/nam can not be fetched.*: no such snapshot; check the.*hf auth login"):
         hub.folder("hf:owner/nam")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):

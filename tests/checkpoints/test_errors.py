@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
 import pytest
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
 from specjax import checkpoints
 
@@ -71,6 +73,80 @@ def test_unknown_config_fields_are_refused(saved, config):
     rewrite(saved, config={**config.to_dict(), "state_size": 4})
     with pytest.raises(ValueError, match=r"unknown fields \['state_size'\]"):
         checkpoints.load(saved)
+
+
+DAMAGED = {
+    "": "is damaged: it is no JSON",
+    "[]": "is damaged: it is no JSON object",
+    '{"format": "specjax", "version": 1, "mood": 3}':
+        r"unknown fields \['mood'\], missing fields \['config', 'dtype', 'eos_ids', 'family'\]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_damaged_manifests_are_named(saved, text):
+    (saved / "specjax.json").write_text(text)
+    with pytest.raises(ValueError, match=DAMAGED[text]):
+        checkpoints.load(saved)
+
+
+def test_missing_parts_are_named(saved):
+    (saved / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match="tokenizer.json is missing or damaged .*; convert or save the model again"):
+        checkpoints.load(saved)
+    shutil.rmtree(saved / "params")
+    with pytest.raises(ValueError, match="params is missing or damaged; convert or save the model again"):
+        checkpoints.load(saved)
+
+
+def test_folders_that_are_no_checkpoint_say_what_to_do(saved, tmp_path):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="no specjax checkpoint.*is made into one by `specjax convert SOURCE DEST`"):
+        checkpoints.load(tmp_path / "hf")
+    with pytest.raises(ValueError, match="hf:owner/name must be converted first: specjax convert hf:owner/name DEST"):
+        checkpoints.load("hf:owner/name")
+    saved.rename(saved.with_name(".model.replaced"))
+    with pytest.raises(ValueError, match=r"a run was killed while it replaced it, the old one stands in .*replaced"):
+        checkpoints.load(saved)
+
+
+def test_dtypes_that_do_not_hold_the_weights(tmp_path, params, config, tokenizer):
+    large = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params)
+    large["norm"] = {"scale": large["norm"]["scale"].at[3].set(1e5)}
+    checkpoints.save(tmp_path / "large", large, config, tokenizer)
+    with pytest.raises(ValueError, match=r"weights of norm.scale are beyond what float16 holds \(65504\); load it"):
+        checkpoints.load(tmp_path / "large", dtype=jnp.float16)
+    assert checkpoints.load(tmp_path / "large", dtype="float32").params["norm"]["scale"][3] > 9e4
+    with pytest.raises(ValueError, match="dtype int8 holds no fractions; choose float32"):
+        checkpoints.load(tmp_path / "large", dtype="int8")
+
+
+def test_padding_and_cutting_are_switched_off(saved, tokenizer):
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=6)
+    tokenizer.save(str(saved / "tokenizer.json"))
+    assert checkpoints.load(saved).tokenizer.encode("a").ids == [0]
+
+
+def test_tokenizers_are_compared_where_they_cut(saved, tokenizer):
+    target = checkpoints.load(saved)
+
+    def draft(change):
+        other = Tokenizer.from_str(tokenizer.to_str())
+        change(other)
+        return dataclasses.replace(target, tokenizer=other)
+
+    checkpoints.check_same_tokenizer(target, draft(lambda t: t.enable_padding(length=9)))
+    checkpoints.check_same_tokenizer(target, draft(lambda t: t.enable_truncation(9)))
+    checkpoints.check_same_tokenizer(target, draft(lambda t: setattr(t, "decoder", decoders.ByteLevel())))
+    for part, change in {
+        "normalizer": lambda t: setattr(t, "normalizer", normalizers.Lowercase()),
+        "pre_tokenizer": lambda t: setattr(t, "pre_tokenizer", pre_tokenizers.Whitespace()),
+        "added_tokens": lambda t: t.add_special_tokens(["g"]),
+    }.items():
+        with pytest.raises(ValueError, match=f"cut text differently: {part} of their tokenizers differ; choose"):
+            checkpoints.check_same_tokenizer(target, draft(change))
 
 
 def test_another_tokenizer_is_refused_by_its_first_differing_id(saved, make_tokenizer):

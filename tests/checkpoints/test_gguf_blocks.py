@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specjax import checkpoints
-from specjax.checkpoints import gguf, importing
+from specjax.checkpoints import folder, gguf
 from specjax.checkpoints.gguf import tensors
 
 WIDE = {
@@ -128,5 +128,5 @@ def test_they_are_written_as_float32(tmp_path):
     checkpoints.from_gguf(gguf_files.write(tmp_path / "x.gguf", WIDE, {**made, **blocks}), tmp_path / "ours")
     checkpoints.to_huggingface(tmp_path / "ours", tmp_path / "back")
     assert hugging.same_bytes(tmp_path / "back", {**made, **want})
-    back = importing.read_folder(tmp_path / "back")
+    back = folder.read_folder(tmp_path / "back")
     assert back.values["torch_dtype"] == "float32"

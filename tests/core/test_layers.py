@@ -49,9 +49,11 @@ def modules():
 
 
 def imported(name, path):
-    """Dotted names under `specjax` that a module imports when it is loaded or later, but for type checkers."""
+    """Dotted names under `specjax` that a module imports when it is loaded or later, but for type checkers, and but for
+    what it does as a command: that stands above everything."""
     tree = ast.parse(path.read_text())
-    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and any(
+        word in ast.dump(node.test) for word in ("TYPE_CHECKING", "__main__"))]
     unseen = {id(child) for node in guards for child in ast.walk(node)}
     for node in ast.walk(tree):
         if id(node) in unseen:

@@ -1,8 +1,9 @@
-"""Our decoder against `transformers`, in float32, past the window and past the rope's original length."""
+"""Our decoder against `transformers`, past the window and past the rope's original length."""
 
 import dataclasses
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,19 +16,19 @@ from specjax.models import DecoderConfig
 TOLERANCE = 2e-5
 
 
-def feed(config, params, tokens, sizes):
+def feed(config, params, tokens, sizes, dtype=jnp.float32):
     """Logits of `tokens` [T], given in pieces of the given sizes through one cache.
 
     Op by op: the configurations share their shapes, so each operation is compiled once for all of them.
     """
-    model = module_of(config)
+    model = module_of(config, dtype)
     cache, at, parts = model.init_cache(1, len(tokens)), 0, []
     for size in sizes:
         here = jnp.full((1,), at, jnp.int32)
         attend = Attend(here, at + jnp.arange(size)[None], jnp.ones((1, size), bool))
         out = model.apply(params, jnp.asarray(tokens[None, at : at + size], jnp.int32), cache, attend)
         cache = model.commit(out.pending, None, here, jnp.full((1,), size, jnp.int32))
-        parts.append(np.asarray(out.logits[0]))
+        parts.append(np.asarray(out.logits[0], np.float32))
         at += size
     return np.concatenate(parts)
 
@@ -41,7 +42,7 @@ def theirs(torch, module, tokens, sizes):
         for size in sizes:
             out = module(torch.as_tensor(tokens[None, at : at + size]), use_cache=True, **{name: cache})
             cache = out[name]
-            parts.append(out.logits[0].numpy())
+            parts.append(out.logits[0].float().numpy())
             at += size
     return np.concatenate(parts)
 
@@ -66,6 +67,27 @@ def test_full_and_cached_logits(case, torch, tokens):
     np.testing.assert_allclose(
         feed(config, params, tokens, steps), theirs(torch, module, tokens, steps), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(feed(config, params, tokens, [PROMPT, STEPS]), want, rtol=0, atol=TOLERANCE)
+
+
+def relative(error, size):
+    return float(np.sqrt(np.mean(error**2) / np.mean(size**2)))
+
+
+@pytest.mark.parametrize(("family", "apart"), [("llama2", 1.5), ("gemma", 0.8)])
+def test_half_precision(family, apart, torch, transformers, make, tokens):
+    """In bfloat16 we are no further from float32 than `transformers`; for Gemma, whose embedding is multiplied by a
+    rounded number, we are nearer to its bfloat16 than that is to float32."""
+    model_type, settings = FAMILIES[family]
+    module, folder = make(model_type, **settings)
+    want = theirs(torch, module, tokens, [len(tokens)])
+    module = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, attn_implementation="eager").eval()
+    half = theirs(torch, module, tokens, [len(tokens)])
+    config, params = ours(folder)
+    got = feed(config, jax.tree.map(lambda x: x.astype(jnp.bfloat16), params), tokens, [len(tokens)], jnp.bfloat16)
+    assert relative(got - want, want) < 1.25 * relative(half - want, want) < 0.02
+    assert relative(got - half, want) < apart * relative(half - want, want)
+    assert (got.argmax(-1) == want.argmax(-1)).mean() > 0.9
 
 
 def mutate(config, field, value):
