@@ -120,7 +120,7 @@ def _ids(metadata: Values, *kinds: str) -> dict[str, int]:
     """What the file says the ids of these special tokens are, as far as there are such ids."""
     said = {kind: metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in kinds}
     count = len(_texts(metadata)) or 1 << 31
-    return {kind: i for kind, i in said.items() if isinstance(i, int) and i < count}
+    return {kind: i for kind, i in said.items() if isinstance(i, int) and 0 <= i < count}
 
 
 def _ends(metadata: Values) -> list[int]:

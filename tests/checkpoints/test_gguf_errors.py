@@ -97,7 +97,7 @@ def test_types_that_are_not_decoded(refuse, made):
 
 def test_every_prefix_is_refused(tmp_path, made):
     whole = gguf_files.write(tmp_path / "whole.gguf", values_of(), made).read_bytes()
-    # A file of one length or another by chance, of each length near the header, and one that lacks its last number.
+    # Each length near the beginning, others by chance, and one that lacks the last number only.
     lengths = [*range(40), *np.random.default_rng(0).integers(40, len(whole), 60), len(whole) - 4]
     path = tmp_path / "cut.gguf"
     for length in lengths:
