@@ -28,6 +28,15 @@ TEMPLATE = "tokenizer.chat_template"
 PLAIN_NAME = re.compile(r"[\w-]+")
 
 
+class _Reader(gguf.GGUFReader):
+    """Does not go on behind the end of the file, where the original finds as many empty values as a count asks for."""
+
+    def _get(self, offset: int, dtype: Any, count: int = 1, *rest: Any, **more: Any) -> Any:
+        if int(offset) + int(count) * np.dtype(dtype).itemsize > len(self.data):
+            raise ValueError(f"it ends before what stands at byte {offset}")
+        return super()._get(offset, dtype, count, *rest, **more)
+
+
 def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Source:
     """Everything about the model in a file.
 
@@ -88,7 +97,7 @@ def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _Reader(path)
         if reader.endianess != gguf.GGUFEndian.LITTLE:
             raise ValueError("it is big-endian")
         fields = {name: field.contents() for name, field in reader.fields.items()}
@@ -105,7 +114,7 @@ def _ids(metadata: Values, *kinds: str) -> dict[str, int]:
     """What the file says the ids of these special tokens are, as far as there are such ids."""
     said = {kind: metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in kinds}
     count = len(_texts(metadata)) or 1 << 31
-    return {kind: i for kind, i in said.items() if isinstance(i, int) and i < count}
+    return {kind: i for kind, i in said.items() if isinstance(i, int) and 0 <= i < count}
 
 
 def _ends(metadata: Values) -> list[int]:

@@ -81,7 +81,7 @@ def _begin(own: Values) -> int | None:
     if not own.get("add_bos_token", own["model"] == "llama" or own.get("pre") in WHOLE):
         return None
     begin = own.get("bos_token_id")
-    if begin is None or begin >= len(own["tokens"]):
+    if begin is None or not 0 <= begin < len(own["tokens"]):
         raise ValueError(f"every text is to begin with tokenizer.ggml.bos_token_id, and that is {begin}")
     return int(begin)
 

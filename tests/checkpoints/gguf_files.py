@@ -101,7 +101,8 @@ def put_tensor(writer, name, array):
 def put_field(writer, key, value):
     adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
               list: writer.add_array}  # fmt: skip
-    adders[type(value)](key, value)
+    adder = writer.add_int32 if isinstance(value, int) and value < 0 else adders[type(value)]
+    adder(key, value)
 
 
 def write(path, values, made, *, words=gguf_words.BYTES, fields=None, extra=None, per_file=0, **options):

@@ -97,7 +97,7 @@ def test_types_that_are_not_decoded(refuse, made):
 
 def test_every_prefix_is_refused(tmp_path, made):
     whole = gguf_files.write(tmp_path / "whole.gguf", values_of(), made).read_bytes()
-    # A file of one length or another by chance, of each length near the header, and one that lacks its last number.
+    # Each length near the beginning, others by chance, and one that lacks the last number only.
     lengths = [*range(40), *np.random.default_rng(0).integers(40, len(whole), 60), len(whole) - 4]
     path = tmp_path / "cut.gguf"
     for length in lengths:
@@ -106,6 +106,16 @@ def test_every_prefix_is_refused(tmp_path, made):
             gguf.read(path)
     path.write_bytes(whole)
     gguf.read(path)
+
+
+def test_counts_beyond_the_file(tmp_path, made):
+    """An array that claims more numbers than the file has: refused at its end, not after 2^40 empty ones."""
+    whole = gguf_files.write(tmp_path / "whole.gguf", values_of(), made).read_bytes()
+    key, path = b"tokenizer.ggml.token_type", tmp_path / "long.gguf"
+    count = whole.index(key) + len(key) + 8
+    path.write_bytes(whole[:count] + struct.pack("<Q", 2**40) + whole[count + 8 :])
+    with pytest.raises(ValueError, match="long.gguf can not be read as a GGUF file: it ends before"):
+        gguf.read(path)
 
 
 def test_damage_is_refused(tmp_path, made):
