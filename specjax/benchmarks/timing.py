@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ import jax
 
 LEAST_SECONDS = 0.05  # a timed call is at least so long, so that dispatch and the clock do not count
 Timed = Callable[[], float]
+MAPS, MAX_MAPS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/sys/vm/max_map_count")
+MAPS_FOR_AN_ARRAY = 32  # a loop of a pair of 28 and 24 layers, with 630 weights, takes 20 000 in all
 
 
 class Program:
@@ -24,7 +27,13 @@ class Program:
 
     def __init__(self, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = (),
                  static: tuple[int, ...] = ()) -> None:
-        """Compile `function(*args)`; the arguments at `static` are constants, those at `donate` are consumed."""
+        """Compile `function(*args)`; the arguments at `static` are constants, those at `donate` are consumed.
+
+        Raises:
+          ValueError: if the process has hardly any memory maps left, of which XLA's CPU programs take thousands: its
+            compiler would die without a word of the cause.
+        """
+        _check_maps(len(jax.tree.leaves(args)))
         began = time.perf_counter()
         self._compiled = jax.jit(function, donate_argnums=donate, static_argnums=static).lower(*args).compile()
         self.compile_seconds = time.perf_counter() - began
@@ -37,6 +46,16 @@ class Program:
         began = time.perf_counter()
         result = jax.block_until_ready(self._compiled(*args))
         return result, time.perf_counter() - began
+
+
+def _check_maps(arrays: int) -> None:
+    """Whether a program that reads so many arrays will find room."""
+    if not MAPS.exists() or not MAX_MAPS.exists():
+        return
+    used, allowed = MAPS.read_bytes().count(b"\n"), int(MAX_MAPS.read_text())
+    if used + MAPS_FOR_AN_ARRAY * arrays > allowed:
+        raise ValueError(f"compiled programs use {used} of the {allowed} memory maps that Linux allows a process, and "
+                         "another may not fit: measure fewer k, or allow more (sysctl vm.max_map_count=262144)")
 
 
 class Repeated:
