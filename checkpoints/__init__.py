@@ -1,5 +1,5 @@
-"""Weights on disk: save and load of models with their config and tokenizer, the way from Hugging Face folders and
-back, and the pair that comes with specjax."""
+"""Weights on disk: save and load of models with their config and tokenizer, the way from Hugging Face folders
+and GGUF files and back, and the pair that comes with specjax."""
 
 from specjax.checkpoints.chat import ChatTemplates as ChatTemplates
 from specjax.checkpoints.embedded import embedded_names as embedded_names

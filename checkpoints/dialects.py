@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specjax.checkpoints.rope_fields import rope_fields
+from specjax.checkpoints.rope_fields import LAYERS, rope_fields
 from specjax.models import DecoderConfig
 
 Values = dict[str, Any]
@@ -37,7 +37,6 @@ DEFAULTS: dict[str, Values] = {
 
 COMMON: Values = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False}
 ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh"}
-LAYER_TYPES = {"full_attention", "sliding_attention"}
 SIZES = {
     "vocab_size": "vocab_size", "hidden_size": "hidden_size", "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads", "intermediate_size": "intermediate_size",
@@ -147,9 +146,9 @@ def _window(family: str, values: Values) -> Values:
     }[family]
     types = values.get("layer_types")
     if types is not None:
-        if len(types) != len(layers) or not set(types) <= LAYER_TYPES:
+        if len(types) != len(layers) or not set(types) <= set(LAYERS):
             raise ValueError(
-                f"layer_types must give one of {', '.join(sorted(LAYER_TYPES))} for each of {len(layers)} layers, got "
+                f"layer_types must give one of {', '.join(LAYERS)} for each of {len(layers)} layers, got "
                 f"{len(types)}: {', '.join(sorted(map(str, set(types))))}"
             )
         slides = lambda i: types[i] == "sliding_attention"  # noqa: E731

@@ -30,13 +30,13 @@ def to_huggingface(
     report: streaming.Report = lambda name, size: None,
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write a checkpoint that came from Hugging Face as a folder that `transformers` loads.
+    """Write a converted checkpoint as a Hugging Face folder that `transformers` loads.
 
     Tensors that were not cast have the bytes they had, and the files beside them too; how they are spread over shards
     may differ. One tensor at a time is in memory, and `dest` appears when it is complete.
 
     Args:
-      source: a checkpoint folder made by `from_huggingface`.
+      source: a checkpoint folder made by `from_huggingface` or `from_gguf`.
       dest: the folder to make.
       overwrite: replace an existing `dest`.
       report: called after each tensor with its name and bytes.
@@ -80,14 +80,14 @@ def _write(
     for tensor in wanted:
         dtype = jnp.dtype(manifest.dtypes.get(".".join(tensor.path), manifest.dtype))
         announced[tensor.name] = (np.dtype(dtype), tensor.theirs)
-    files = _spread(wanted, announced, shard_bytes)
+    parts = _spread(wanted, announced, shard_bytes)
     placed: dict[str, str] = {}
-    for number, members in enumerate(files, 1):
-        file = shards.SINGLE if len(files) == 1 else f"model-{number:05d}-of-{len(files):05d}.safetensors"
+    for number, members in enumerate(parts, 1):
+        file = shards.SINGLE if len(parts) == 1 else f"model-{number:05d}-of-{len(parts):05d}.safetensors"
         placed |= {tensor.name: file for tensor in members}
         shapes = {tensor.name: announced[tensor.name] for tensor in members}
         shards.write_file(dest / file, shapes, _read(params, members, report))
-    if len(files) > 1:
+    if len(parts) > 1:
         total = sum(shards.num_bytes(*one) for one in announced.values())
         index = {"metadata": {"total_size": total}, "weight_map": placed}
         (dest / shards.INDEX).write_text(json.dumps(index, indent=2) + "\n")
@@ -96,16 +96,16 @@ def _write(
 def _spread(
     wanted: list[names.Tensor], announced: dict[str, shards.Shape], shard_bytes: int
 ) -> list[list[names.Tensor]]:
-    files: list[list[names.Tensor]] = [[]]
+    parts: list[list[names.Tensor]] = [[]]
     room = shard_bytes
     for tensor in wanted:
         size = shards.num_bytes(*announced[tensor.name])
-        if size > room and files[-1]:
-            files.append([])
+        if size > room and parts[-1]:
+            parts.append([])
             room = shard_bytes
-        files[-1].append(tensor)
+        parts[-1].append(tensor)
         room -= size
-    return files
+    return parts
 
 
 def _read(params: pathlib.Path, members: list[names.Tensor], report: streaming.Report) -> Iterator[np.ndarray]:

@@ -62,4 +62,4 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
             f"{folder} has no tokenizer.json; make one with transformers: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    return read_tokenizer(path)
+    return read_tokenizer(path, "fetch it again")

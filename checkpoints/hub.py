@@ -16,7 +16,8 @@ def folder(source: str | os.PathLike[str]) -> pathlib.Path:
     `hf:OWNER/NAME@REVISION` fetches a branch, a tag or a commit.
 
     Raises:
-      ValueError: if the extra `hub` is not installed, or the repository is neither to be had nor in the cache.
+      ValueError: if the extra `hub` is not installed, or the repository is neither to be had nor in the cache,
+        or it holds no safetensors.
     """
     name = os.fspath(source)
     if not name.startswith(PREFIX):
@@ -27,10 +28,17 @@ def folder(source: str | os.PathLike[str]) -> pathlib.Path:
         raise ValueError(f"{name} needs huggingface_hub: pip install 'specjax[hub]'") from None
     repository, _, revision = name.removeprefix(PREFIX).partition("@")
     try:
-        return pathlib.Path(huggingface_hub.snapshot_download(
+        found = pathlib.Path(huggingface_hub.snapshot_download(
             repository, revision=revision or None, allow_patterns=list(FILES), ignore_patterns=list(TWICE)))
     except (OSError, ValueError) as error:
+        reason, *_ = str(error).splitlines() or [type(error).__name__]
         raise ValueError(
-            f"{name} can not be fetched, and is not in the cache: {str(error).splitlines()[0]}; check the name and the "
+            f"{name} can not be fetched, and is not in the cache: {reason}; check the name and the "
             "connection (and `hf auth login`, where a licence must be accepted first), or give the folder of a copy"
         ) from error
+    if not any(found.glob("*.safetensors")):
+        raise ValueError(
+            f"{name} has no safetensors, which alone are fetched; a GGUF file is fetched by `hf download {repository} "
+            "FILE.gguf --local-dir .` and converted by its name"
+        )
+    return found

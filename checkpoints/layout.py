@@ -2,7 +2,7 @@
 
     NAME/params/          Orbax (StandardCheckpointer): nested dicts with string keys
     NAME/tokenizer.json   as `tokenizers.Tokenizer.save` writes it
-    NAME/huggingface/     of a converted model: config.json and the small files beside it, byte for byte
+    NAME/huggingface/     of a converted model: config.json and the small files beside it, byte for byte (GGUF: made)
     NAME/specjax.json     format, version, family, resolved config, dtype, eos ids, free metadata; written last
 
 A folder without `specjax.json` is no checkpoint. Folders are made under another name and renamed when complete.
@@ -74,7 +74,7 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ValueError, naming the file, if it holds something else."""
     try:
         values = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is no JSON ({error})") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} is damaged: it is no JSON object")

@@ -110,11 +110,11 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
+    tokenizer = read_tokenizer(folder / TOKENIZER, "convert or save the model again")
+    templates = ChatTemplates.read(folder / SOURCE, str(folder))
     params = _restore(folder, expected, jnp.dtype(dtype))
     if jnp.finfo(dtype).max < max(jnp.finfo(kind).max for kind in {manifest.dtype, *manifest.dtypes.values()}):
         _refuse_overflow(folder, params, jnp.dtype(dtype), stored)
-    tokenizer = read_tokenizer(folder / TOKENIZER)
-    templates = ChatTemplates.read(folder / SOURCE, str(folder))
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
 
 
@@ -129,7 +129,7 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
                 f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
                 f"in {aside}; rename that, or run again"
             )
-        if str(path_or_name).startswith(PREFIX):
+        if str(path_or_name).startswith(PREFIX) or folder.suffix.lower() == ".gguf":
             raise ValueError(f"{path_or_name} must be converted first: specjax convert {path_or_name} DEST")
         raise ValueError(
             f"no checkpoint {os.fspath(path_or_name)!r}: it is neither a folder nor one of the embedded models "

@@ -53,8 +53,8 @@ def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
     """Every tensor of a folder by its name. Where there are both, `model.safetensors` is read, as transformers does.
 
     Raises:
-      ValueError: if the folder has no safetensors, the index is damaged, a file it names is missing or in another
-        folder, a tensor stands in another file than the index says or in none, or a header is damaged.
+      ValueError: if the folder is not there or has no safetensors, the index is damaged, a file it names is missing or
+        in another folder, a tensor stands in another file than the index says or in none, or a header is damaged.
     """
     placed: dict[str, str] = {}
     if (folder / SINGLE).is_file():
@@ -62,8 +62,13 @@ def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
     elif (folder / INDEX).is_file():
         placed = _weight_map(folder / INDEX)
         files = sorted(set(placed.values()))
+    elif not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
     else:
-        raise ValueError(f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors are read, no pickles")
+        raise ValueError(
+            f"{folder} has neither {SINGLE} nor {INDEX}; only safetensors are read, no pickles (of a GGUF model, give "
+            "the file)"
+        )
     outside = [name for name in files if pathlib.PurePath(name).name != name]
     if outside:
         raise ValueError(
@@ -104,7 +109,7 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:
     try:
-        placed = json.loads(index.read_text())["weight_map"]
+        placed = json.loads(index.read_text("utf-8"))["weight_map"]
         whole = all(isinstance(file, str) for file in placed.values())
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         whole = False

@@ -15,12 +15,16 @@ CUTTING = ("normalizer", "pre_tokenizer", "model", "added_tokens")
 """The parts of a tokenizer that decide where text is cut; others pad, frame with special tokens, or go back to text."""
 
 
-def read_tokenizer(path: pathlib.Path) -> Tokenizer:
-    """Without the padding and cutting that some repositories leave switched on: a prompt is taken as it is."""
+def read_tokenizer(path: pathlib.Path, remedy: str) -> Tokenizer:
+    """Without the padding and cutting that some repositories leave switched on: a prompt is taken as it is.
+
+    Raises:
+      ValueError: naming the file and the `remedy`, if it is missing or damaged.
+    """
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # `tokenizers` raises nothing narrower
-        raise ValueError(f"{path} is missing or damaged ({error}); convert or save the model again") from None
+        raise ValueError(f"{path} is missing or damaged ({error}); {remedy}") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

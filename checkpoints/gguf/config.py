@@ -72,8 +72,12 @@ def config_values(
     if family == "gemma3":
         values |= _gemma3(own, values)
     else:
-        values.pop("sliding_window", None)
-    scaling = _scaling(own) if factors is None else _llama3(values, factors)
+        values.pop("sliding_window", None)  # llama.cpp gives these architectures none
+    scaling = _scaling(own)
+    if factors is not None:
+        if scaling:
+            raise ValueError("rope.scaling and rope_freqs.weight both change the frequencies; only one of them may")
+        scaling = _llama3(values, factors)
     return values | ({"rope_scaling": scaling} if scaling else {})
 
 

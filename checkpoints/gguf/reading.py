@@ -51,19 +51,24 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
     metadata, found = _parts(path)
     if EMBEDDING not in found:
         raise ValueError(f"{path} holds no {EMBEDDING}: it is no language model, or only a part of one")
-    rows = int(found[EMBEDDING].shape[-1])
     layers = len({name.split(".")[1] for name in found if name.startswith("blk.")})
     factors = found.pop(FACTORS, None)
     try:
+        rows = int(found[EMBEDDING].shape[-1])
         values = config_values(
             metadata, rows, layers, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
             None if factors is None else np.asarray(factors.data))  # fmt: skip
         entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
-        words = tokenizer.build(metadata) if tokenizer_file is None else read_tokenizer(tokenizer_file)
+        if tokenizer_file is None:
+            words = tokenizer.build(metadata)
+        else:
+            words = read_tokenizer(tokenizer_file, "give another (--tokenizer), or none")
         generation = {"eos_token_id": _ends(metadata)}
         beside = _beside(metadata, values, generation, words)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:  # a field may hold anything
+        raise ValueError(f"{path}: a field is not of the usual form ({type(error).__name__}: {error})") from error
     kinds = collections.Counter(raw.tensor_type.name for raw in found.values())
     origin = {"file": path.name, "name": metadata.get("general.name"), "tensors": dict(kinds)}
     return Source(str(path), values, dict(entries), words, generation, beside, {"gguf": origin})
@@ -72,8 +77,8 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
 def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
     """Fields of the first part, tensors of all."""
     metadata, found = _open(path)
-    count = int(metadata.get("split.count", 1))
-    if count == 1:
+    count = metadata.get("split.count", 1)
+    if not isinstance(count, int) or count <= 1:
         return metadata, found
     number = re.search(r"-(\d{5})-of-(\d{5})\.gguf$", path.name)
     if number is None or metadata.get("split.no", 0) != 0:
@@ -102,7 +107,7 @@ def _open(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:
             raise ValueError("it is big-endian")
         fields = {name: field.contents() for name, field in reader.fields.items()}
         return fields, {raw.name: raw for raw in reader.tensors}
-    except (ValueError, IndexError, KeyError, OverflowError, UnicodeDecodeError) as error:
+    except (ValueError, LookupError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} can not be read as a GGUF file: {error}") from None
 
 

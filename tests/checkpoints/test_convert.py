@@ -313,11 +313,16 @@ def test_a_repository_by_name(tmp_path, monkeypatch):
         assert taken == ["model.safetensors", "tokenizer.json"]
         return str(tmp_path / (revision or "newest"))
 
+    for name in ("v0.3", "newest"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").touch()
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fetch))
     assert hub.folder("hf:owner/name@v0.3") == tmp_path / "v0.3"
     assert hub.folder("hf:owner/name") == tmp_path / "newest" and hub.folder("a/folder") == pathlib.Path("a/folder")
     with pytest.raises(ValueError, match="owner/nam can not be fetched.*: no such snapshot; check the.*hf auth login"):
         hub.folder("hf:owner/nam")
+    with pytest.raises(ValueError, match="owner/name@gguf has no safetensors.*`hf download owner/name FILE.gguf"):
+        hub.folder("hf:owner/name@gguf")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ValueError, match=r"pip install 'specjax\[hub\]'"):
         hub.folder("hf:owner/name")

@@ -97,6 +97,9 @@ def test_missing_parts_are_named(saved):
     shutil.rmtree(saved / "params")
     with pytest.raises(ValueError, match="params is missing or damaged; convert or save the model again"):
         checkpoints.load(saved)
+    (saved / "specjax.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="specjax.json is damaged: it is no JSON"):
+        checkpoints.load(saved)
 
 
 def test_folders_that_are_no_checkpoint_say_what_to_do(saved, tmp_path):
@@ -106,6 +109,8 @@ def test_folders_that_are_no_checkpoint_say_what_to_do(saved, tmp_path):
         checkpoints.load(tmp_path / "hf")
     with pytest.raises(ValueError, match="hf:owner/name must be converted first: specjax convert hf:owner/name DEST"):
         checkpoints.load("hf:owner/name")
+    with pytest.raises(ValueError, match="x.gguf must be converted first: specjax convert x.gguf DEST"):
+        checkpoints.load("x.gguf")
     saved.rename(saved.with_name(".model.replaced"))
     with pytest.raises(ValueError, match=r"a run was killed while it replaced it, the old one stands in .*replaced"):
         checkpoints.load(saved)

@@ -175,9 +175,42 @@ def test_the_command(tmp_path, made):
     done = run(file, tmp_path / "ours")
     assert done.exit_code == 0 and "ours is complete" in done.output.replace("\n", "")
     assert checkpoints.load(tmp_path / "ours").eos_ids[0] == made["model.embed_tokens.weight"].shape[0] - 6
+    capital = file.rename(tmp_path / "X.GGUF")
+    assert run(capital, tmp_path / "again").exit_code == 0
+    file = capital.rename(tmp_path / "x.gguf")
     file.write_bytes(file.read_bytes()[:2000])
     assert run(file, tmp_path / "new").exit_code == 2
+    gone = run(tmp_path / "gone.gguf", tmp_path / "new")
+    assert gone.exit_code == 2 and "there is no file" in gone.output and "Traceback" not in gone.output
     words = hugging.write(tmp_path / "hf", hugging.tensors()) / "tokenizer.json"
     refused = run(tmp_path / "hf", tmp_path / "new", "--tokenizer", words)
     assert refused.exit_code == 2 and "--tokenizer goes with GGUF files only" in refused.output
+    # A name on the Hub is refused before anything is fetched.
+    assert "--tokenizer goes with" in run("hf:owner/name", tmp_path / "new", "--tokenizer", words).output
     assert not (tmp_path / "new").exists()
+
+
+def test_folders_beside_files(tmp_path, made):
+    """A folder may end in `.gguf`, there and back; one that holds a GGUF file is told to give the file."""
+    def run(*words):
+        return CliRunner().invoke(app, ["convert", *map(os.fspath, words)])
+
+    source = hugging.write(tmp_path / "hf.gguf", hugging.tensors())
+    assert run(source, tmp_path / "ours.gguf").exit_code == 0
+    assert run("--to-hf", tmp_path / "ours.gguf", tmp_path / "back").exit_code == 0
+    (tmp_path / "files").mkdir()
+    gguf_files.write(tmp_path / "files" / "x.gguf", values_of(), made)
+    for name, words in (("files", "of a GGUF model, give the file"), ("nowhere", "there is no folder")):
+        refused = run(tmp_path / name, tmp_path / "new")
+        assert refused.exit_code == 2 and words in refused.output.replace("\n", " ")
+
+
+def test_fields_of_any_form(refuse, tmp_path):
+    for name in ("tokenizer.chat_template", "tokenizer.ggml.tokens"):
+        refuse("a field is not of the usual form", fields={name: 5})
+    refuse("rope.scaling and rope_freqs.weight", values={"model_type": "llama"}, given=tensors(model_type="llama"),
+           extra={"rope_freqs.weight": np.ones(2, np.float32)}, fields={"llama.rope.scaling.factor": 2.0})
+    deep = struct.pack("<IIQQQ", 0x46554747, 3, 0, 1, 1) + b"a" + struct.pack("<I", 9)
+    (tmp_path / "deep.gguf").write_bytes(deep + struct.pack("<IQ", 9, 1) * 100_000)
+    with pytest.raises(ValueError, match="deep.gguf can not be read as a GGUF file"):
+        gguf.read(tmp_path / "deep.gguf")
