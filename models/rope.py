@@ -36,7 +36,8 @@ class RopeScaling:
       attention_factor: `yarn`; see `yarn_attention_factor` for the usual value.
 
     Raises:
-      ValueError: for an unknown kind, a factor below 1, or a kind without the original length it needs.
+      ValueError: for an unknown kind, a factor below 1, a kind without the original length it needs, or two factors of
+        `llama3` between which there is nothing to blend.
     """
 
     kind: str = "none"
@@ -56,6 +57,10 @@ class RopeScaling:
             raise ValueError(f"rope scaling {self.kind!r} has factor={self.factor}; it must be at least 1")
         if self.kind in ("llama3", "yarn") and self.original_max_position < 1:
             raise ValueError(f"rope scaling {self.kind!r} needs original_max_position >= 1")
+        if self.kind == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"rope scaling 'llama3' has low_freq_factor={self.low_freq_factor} and high_freq_factor="
+                f"{self.high_freq_factor}; the first must be the lower one")
 
 
 def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:

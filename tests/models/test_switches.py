@@ -144,6 +144,8 @@ def test_configs_that_make_no_sense():
             RopeScaling(wrong, 2.0)
     with pytest.raises(ValueError, match="must be at least 1"):
         RopeScaling("linear", 0.5)
+    with pytest.raises(ValueError, match="low_freq_factor=4.0 and high_freq_factor=4.0; the first must be the lower"):
+        RopeScaling("llama3", 2.0, 64, low_freq_factor=4.0)
     assert DecoderConfig.from_dict(EVERYTHING.to_dict()) == EVERYTHING
     old = {name: value for name, value in BASE.to_dict().items() if name not in ("rope_scaling", "sliding_layers")}
     assert DecoderConfig.from_dict(old) == BASE
