@@ -57,6 +57,6 @@ def first(prompts: Sequence[Prompt], *, per_category: int | None = None, limit: 
 
 def _prompt(entry: dict[str, Any]) -> Prompt:
     prompt = Prompt(entry["turns"][0], entry.get("category", ""))
-    if not all(isinstance(value, str) for value in prompt):
+    if isinstance(entry["turns"], str) or not all(isinstance(value, str) for value in prompt):
         raise TypeError
     return prompt

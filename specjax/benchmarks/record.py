@@ -45,6 +45,20 @@ def write(result: dict[str, Any], path: pathlib.Path) -> None:
     part.replace(path)
 
 
+def check_writable(path: pathlib.Path) -> None:
+    """Whether a record can stand at `path`, asked before hours of measuring and not behind them.
+
+    Raises:
+      OSError: naming what is in the way.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(f"--json {path} is a folder; name a file")
+    part = path.with_name(path.name + ".part")
+    part.touch()
+    part.unlink()
+
+
 @contextlib.contextmanager
 def kept(path: pathlib.Path | None, collect: Callable[[], dict[str, Any]]) -> Iterator[Callable[[], None]]:
     """Keep at `path`, if there is one, what `collect()` gives, marked as partial: now, and at the end if that is early.

@@ -81,7 +81,10 @@ def bench(subject: Subject, settings: Settings, *, command: str, out: pathlib.Pa
 
     Raises:
       ValueError: if the peer that is asked for can not take part; nothing has been measured by then.
+      OSError: if nothing can be written to `out`; the same holds.
     """
+    if out is not None:
+        record.check_writable(out)
     with progress.shown() as stage:
         peer = peer_transformers.opened(subject, settings, stage("peer", 2)) if settings.peer else None
         measured = _compiled(subject, settings, command, peer, stage("compiling", 2 + len(settings.depths)))

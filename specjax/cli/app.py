@@ -161,9 +161,11 @@ def bench(
         peer="" if peer is None else peer.value)
     if random is not None:
         texts = {"--prompts": prompts, "--chat": chat, "--per-category": per_category, "--limit": limit,
-                 "--text-repeats": text_repeats}
+                 "--text-repeats": text_repeats, "--target": target != "tiny-python", "--draft": draft,
+                 "--temperature": temperature, "--top-p": top_p != 1.0, "--seed": seed}
         if given := [name for name, value in texts.items() if value]:
-            raise ValueError(f"{', '.join(given)} is about texts, and --random writes none: leave one of them out")
+            raise ValueError(f"{', '.join(given)} is about checkpoints or texts, and --random has neither: leave one "
+                             "of them out")
         subject = pairs.random_subject(random, layers)
     else:
         if layers is not None:
@@ -177,7 +179,9 @@ def bench(
 @user_errors
 def convert(
     source: Annotated[
-        str, typer.Argument(help="A folder of Hugging Face, hf:OWNER/NAME or a GGUF file; with --to-hf, a checkpoint.")
+        str,
+        typer.Argument(
+            help="A Hugging Face folder, hf:OWNER/NAME[@REVISION] or a GGUF file; with --to-hf, a checkpoint."),
     ],
     dest: Annotated[pathlib.Path, typer.Argument(help="The folder to make.")],
     to_hf: Annotated[bool, typer.Option("--to-hf", help="The way back: write a Hugging Face folder.")] = False,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, ways
+from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, timing, ways
 from specjax.benchmarks.texts import Written, finished
 from specjax.benchmarks.timing import in_turns
 from specjax.cli.app import app
@@ -138,6 +138,25 @@ def test_a_partial_record_every_minute(monkeypatch, tmp_path):
         keep()
 
 
+def test_where_no_record_can_stand_nothing_is_measured(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "_compiled", lambda *_: pytest.fail("compiled"))
+    (tmp_path / "file").write_text("kept")
+    for out in (tmp_path, tmp_path / "file" / "out.json"):
+        result = call(app, ["bench", "--limit", "1", "--json", str(out)])
+        assert result.exit_code == 2 and str(tmp_path) in result.stderr, result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_process_short_of_memory_maps_says_so(tmp_path, monkeypatch):
+    (tmp_path / "maps").write_text("one\n" * 60)
+    (tmp_path / "allowed").write_text("100\n")
+    monkeypatch.setattr(timing, "MAPS", tmp_path / "maps")
+    monkeypatch.setattr(timing, "MAX_MAPS", tmp_path / "allowed")
+    assert timing.Program(lambda x: x + 1, 2.0)(2.0)[0] == 3.0
+    with pytest.raises(ValueError, match="use 60 of the 100 memory maps .*sysctl vm.max_map_count"):
+        timing.Program(lambda x, y: x + y, 1.0, 2.0)
+
+
 def test_random_weights(monkeypatch):
     tiny = dataclasses.replace(
         random_pair.SHAPES["llama-0.5b"], vocab_size=100, hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8,
@@ -178,6 +197,7 @@ def test_without_texts_only_steps_are_summed_up():
     (["--peer", "transformers", "--random", "llama-0.5b", "--layers", "1"], ["--peer", "random weights"]),
     (["--peer", "vllm"], ["transformers"]),
     (["--random", "llama-0.5b", "--chat", "--limit", "2"], ["--chat, --limit", "--random"]),
+    (["--random", "llama-0.5b", "--target", "ckpt/name", "--seed", "1"], ["--target, --seed", "--random"]),
     (["--prompts", "no-such-file.jsonl"], ["no-such-file.jsonl"]),
 ])
 def test_errors(checkpoints, arguments, words):
@@ -233,6 +253,9 @@ def test_a_bad_line_is_named(tmp_path):
         prompts.read(path)
     path.write_text('{"turns": ["a"]}\n{"turns": ["a"], "category": 3}\n')
     with pytest.raises(ValueError, match="line 2: .*category"):
+        prompts.read(path)
+    path.write_text('{"turns": "a text and no list of them"}\n')
+    with pytest.raises(ValueError, match="line 1: .*non-empty list `turns`"):
         prompts.read(path)
     path.write_text("\n")
     with pytest.raises(ValueError, match="no prompt"):
