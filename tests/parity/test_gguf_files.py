@@ -30,6 +30,7 @@ TEXTS = [
     "the ", "\n",
 ]  # fmt: skip
 
+
 @pytest.fixture(scope="module", params=FAMILIES)
 def file(request, tmp_path_factory):
     """Weights of a size at which an error shows, as in `hf_pairs.randomise`."""
