@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax import nnx
-from jax.sharding import SingleDeviceSharding
 from tokenizers import Tokenizer
 
 from specjax._src.types import Model
+from specjax.checkpoints import streaming
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
 from specjax.checkpoints.hub import PREFIX
@@ -112,7 +111,7 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
     tokenizer = read_tokenizer(folder / TOKENIZER, "convert or save the model again")
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
-    params = _restore(folder, expected, jnp.dtype(dtype))
+    params = streaming.restore(folder / PARAMS, expected, jnp.dtype(dtype))
     if jnp.finfo(dtype).max < max(jnp.finfo(kind).max for kind in {manifest.dtype, *manifest.dtypes.values()}):
         _refuse_overflow(folder, params, jnp.dtype(dtype), stored)
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
@@ -171,29 +170,6 @@ def _compare(
             problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {said}")
     if problems:
         raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
-
-
-def _restore(folder: pathlib.Path, expected: Any, dtype: Any) -> Any:
-    """The weights in `dtype`, cast while they are read, and one layer after another: of what Orbax holds beside the
-    weights while it reads, only a layer's share is there at a time.
-
-    Rows past the real vocabulary are padding for alignment, and are left out: no token may come from them.
-    """
-    place = SingleDeviceSharding(jax.devices()[0])
-    largest = max(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(expected))
-    limit = 1 + largest // 10**9  # GB on their way at any time
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
-
-        def read(part: Any) -> Any:
-            wanted = jax.tree.map(
-                lambda leaf: ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=dtype, strict=False),
-                part)
-            args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
-            return jax.block_until_ready(reader.restore(folder / PARAMS, args=args))
-
-        first = read({name: part for name, part in expected.items() if name != "layers"})
-        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
-    return first | {"layers": layers}
 
 
 def _refuse_overflow(folder: pathlib.Path, params: Any, dtype: Any, stored: Any) -> None:

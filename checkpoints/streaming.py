@@ -1,4 +1,4 @@
-"""Orbax one tensor at a time, in memory that does not grow with the checkpoint."""
+"""Orbax one tensor, or one layer, at a time: what is needed beside the weights does not grow with the checkpoint."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
 
 Path = tuple[str, ...]
 BLOCK = 1 << 20
@@ -97,11 +98,11 @@ def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | 
         writer.save(folder, args=ocp.args.PyTreeSave(weights, save_args=pieces))
 
 
-def num_bytes(folder: pathlib.Path) -> int:
-    """Bytes of all weights in an Orbax folder."""
+def num_bytes(folder: pathlib.Path) -> list[int]:
+    """Bytes of each weight in an Orbax folder."""
     with ocp.StandardCheckpointer() as reader:
         tree = reader.metadata(folder.absolute()).item_metadata.tree
-    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+    return [math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)]
 
 
 def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
@@ -116,3 +117,27 @@ def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
             for key in path:
                 tree = tree[key]
             yield tree
+
+
+def restore(folder: pathlib.Path, expected: Any, dtype: np.dtype) -> Any:
+    """The weights of an Orbax folder on the first device, in `dtype`, cast while they are read.
+
+    One layer is read after another: of what Orbax holds beside the weights while it reads, only a layer's share is
+    there at a time. `expected` is the tree of shapes; what a weight has beyond its shape is left out: rows past the
+    real vocabulary are padding for alignment, and no token may come from them.
+    """
+    place = SingleDeviceSharding(jax.devices()[0])
+    # GB on their way at a time: the largest, in whole pieces, and some more.
+    limit = 1 + math.ceil(1.25 * max(num_bytes(folder)) / 1e9)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
+
+        def read(part: Any) -> Any:
+            wanted = jax.tree.map(
+                lambda leaf: ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=dtype, strict=False),
+                part)
+            args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
+            return jax.block_until_ready(reader.restore(folder, args=args))
+
+        first = read({name: part for name, part in expected.items() if name != "layers"})
+        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
+    return first | {"layers": layers}
