@@ -78,7 +78,7 @@ def _write(
 ) -> None:  # fmt: skip
     announced = {}
     for tensor in wanted:
-        dtype = jnp.dtype(manifest.dtypes.get(".".join(tensor.path), manifest.dtype))
+        dtype = jnp.dtype(manifest.dtype_of(tensor.path))
         announced[tensor.name] = (np.dtype(dtype), tensor.theirs)
     parts = _spread(wanted, announced, shard_bytes)
     placed: dict[str, str] = {}

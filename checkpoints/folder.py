@@ -25,10 +25,10 @@ BESIDE = (
 
 def read_folder(folder: pathlib.Path) -> Source:
     """A Hugging Face folder. Raises ValueError if a file is missing or damaged."""
-    values, _ = read_config(folder)
+    values, config = read_config(folder)
     generation = folder / GENERATION
     return Source(
-        str(folder), values, dict(shards.read_folder(folder)), _tokenizer(folder),
+        str(folder), values, config, dict(shards.read_folder(folder)), _tokenizer(folder),
         read_json(generation) if generation.is_file() else {},
         files(folder, BESIDE), {})
 

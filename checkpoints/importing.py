@@ -10,8 +10,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax.checkpoints import dialects, folder, names, streaming
-from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest, misfits
+from specjax.checkpoints import folder, names, streaming
+from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
 from specjax.checkpoints.source import Source, Stored
 from specjax.checkpoints.staging import check_apart, staged
 from specjax.models import DecoderConfig
@@ -90,7 +90,7 @@ def from_gguf(
 def _convert(
     source: Source, dest: str | os.PathLike[str], dtype: str | None, overwrite: bool, report: streaming.Report
 ) -> DecoderConfig:
-    padded = dialects.decoder_config(source.values)
+    padded = source.config
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     config = dataclasses.replace(padded, vocab_size=_real_ids(source, padded))
@@ -134,8 +134,7 @@ def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, t
     problems += misfits(
         {found.get(plain, (plain,))[0]: shape for plain, shape in shapes.items()},
         {name: entry.shape for name, entry in found.values()})
-    if problems:
-        raise ValueError(f"{source.label} does not hold the model its config describes:\n  " + "\n  ".join(problems))
+    refuse_misfits(source.label, problems)
     return found
 
 

@@ -44,6 +44,10 @@ class Manifest:
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    def dtype_of(self, path: tuple[str, ...]) -> str:
+        """Name of the dtype in which the weight at `path` is stored."""
+        return self.dtypes.get(".".join(path), self.dtype)
+
     def write(self, folder: pathlib.Path) -> None:
         """Write `specjax.json`."""
         body = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
@@ -88,3 +92,9 @@ def misfits(expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> list[s
     return lines + [
         f"{name} has shape {found[name]}, the config says {expected[name]}"
         for name in sorted(expected.keys() & found.keys()) if found[name] != expected[name]]
+
+
+def refuse_misfits(label: object, problems: list[str]) -> None:
+    """ValueError with a line for each problem, if there are any."""
+    if problems:
+        raise ValueError(f"{label} does not hold the model its config describes:\n  " + "\n  ".join(problems))

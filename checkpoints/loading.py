@@ -10,16 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import orbax.checkpoint as ocp
 from flax import nnx
 from tokenizers import Tokenizer
 
 from specjax._src.types import Model
-from specjax.checkpoints import streaming
+from specjax.checkpoints import staging, streaming
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
 from specjax.checkpoints.hub import PREFIX
-from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits
+from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -105,13 +104,13 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
         dtype = jnp.float32 if stored == jnp.bfloat16 and jax.default_backend() == "cpu" else stored
     module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype)))
     model, expected = from_nnx(module)
-    found = _stored_tensors(folder)
+    found = streaming.stored(folder / PARAMS)
     shapes = _flat(expected)
     padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
     _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
     tokenizer = read_tokenizer(folder / TOKENIZER, "convert or save the model again")
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
-    params = streaming.restore(folder / PARAMS, expected, jnp.dtype(dtype))
+    params = streaming.restore(folder / PARAMS, found, expected, jnp.dtype(dtype))
     if jnp.finfo(dtype).max < max(jnp.finfo(kind).max for kind in {manifest.dtype, *manifest.dtypes.values()}):
         _refuse_overflow(folder, params, jnp.dtype(dtype), stored)
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
@@ -122,7 +121,7 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
         return embedded_path(str(path_or_name))
     folder = pathlib.Path(path_or_name)
     if not folder.is_dir():
-        aside = folder.with_name(f".{folder.name}.replaced")
+        aside = staging.aside(folder) if folder.name else folder
         if folder.name and (aside / MANIFEST).is_file():
             raise ValueError(
                 f"no checkpoint {os.fspath(path_or_name)!r}: a run was killed while it replaced it, the old one stands "
@@ -143,15 +142,6 @@ def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
     return {path: leaf for key, value in tree.items() for path, leaf in _flat(value, (*prefix, str(key))).items()}
 
 
-def _stored_tensors(folder: pathlib.Path) -> Any:
-    with ocp.StandardCheckpointer() as reader:
-        try:
-            tree = reader.metadata(folder / PARAMS).item_metadata.tree
-        except (AttributeError, OSError):  # what Orbax gives where there is no checkpoint
-            raise ValueError(f"{folder / PARAMS} is missing or damaged; convert or save the model again") from None
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
 def _compare(
     folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
 ) -> None:
@@ -165,11 +155,10 @@ def _compare(
         {".".join(path): shape for path, shape in expected.items()},
         {".".join(path): tuple(shape) for path, shape in shapes.items()})
     for path in sorted(expected.keys() & flat.keys()):
-        said = jnp.dtype(manifest.dtypes.get(".".join(path), manifest.dtype))
+        said = jnp.dtype(manifest.dtype_of(path))
         if flat[path].dtype != said:
             problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {said}")
-    if problems:
-        raise ValueError(f"{folder} does not hold the model its config describes:\n  " + "\n  ".join(problems))
+    refuse_misfits(folder, problems)
 
 
 def _refuse_overflow(folder: pathlib.Path, params: Any, dtype: Any, stored: Any) -> None:

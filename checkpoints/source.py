@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from specjax.models import DecoderConfig
+
 
 class Stored(Protocol):
     """A tensor in a file: what it is, and how to get at it."""
@@ -33,6 +35,7 @@ class Source(NamedTuple):
     Attributes:
       label: the file or folder, for messages.
       values: the parsed `config.json`.
+      config: what it describes, with all rows of the embedding.
       tensors: by their Hugging Face names.
       tokenizer: text to ids and back.
       generation: the parsed `generation_config.json`, empty if there is none.
@@ -42,6 +45,7 @@ class Source(NamedTuple):
 
     label: str
     values: dict[str, Any]
+    config: DecoderConfig
     tensors: dict[str, Stored]
     tokenizer: Tokenizer
     generation: dict[str, Any]

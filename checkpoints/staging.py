@@ -33,7 +33,7 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib
       OSError: if something can not be written; then `path` is named.
     """
     path = pathlib.Path(os.path.realpath(path))
-    scratch, old = (path.with_name(f".{path.name}.{part}") for part in ("incomplete", "replaced"))
+    scratch, old = path.with_name(f".{path.name}.incomplete"), aside(path)
     if not old.exists():
         _may_become(path, overwrite)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,11 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib
             if reason is None:
                 raise
             raise OSError(f"{path} could not be written: {reason}") from error
+
+
+def aside(path: pathlib.Path) -> pathlib.Path:
+    """Where the old folder stands while its successor takes its name."""
+    return path.with_name(f".{path.name}.replaced")
 
 
 def check_apart(source: str | os.PathLike[str], dest: str | os.PathLike[str]) -> None:

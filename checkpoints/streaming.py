@@ -98,11 +98,23 @@ def write(folder: pathlib.Path, weights: Any, report: Report, dtype: np.dtype | 
         writer.save(folder, args=ocp.args.PyTreeSave(weights, save_args=pieces))
 
 
-def num_bytes(folder: pathlib.Path) -> list[int]:
-    """Bytes of each weight in an Orbax folder."""
+def stored(folder: pathlib.Path) -> Any:
+    """Shape and dtype of each weight in an Orbax folder, in the tree of their names.
+
+    Raises:
+      ValueError: if there is no checkpoint, or only a damaged one.
+    """
     with ocp.StandardCheckpointer() as reader:
-        tree = reader.metadata(folder.absolute()).item_metadata.tree
-    return [math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree)]
+        try:
+            tree = reader.metadata(folder.absolute()).item_metadata.tree
+        except (AttributeError, OSError):  # what Orbax gives where there is no checkpoint
+            raise ValueError(f"{folder} is missing or damaged; convert or save the model again") from None
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def num_bytes(tree: Any) -> list[int]:
+    """Bytes of each weight of a tree of shapes."""
+    return [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)]
 
 
 def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
@@ -119,16 +131,16 @@ def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
             yield tree
 
 
-def restore(folder: pathlib.Path, expected: Any, dtype: np.dtype) -> Any:
+def restore(folder: pathlib.Path, found: Any, expected: Any, dtype: np.dtype) -> Any:
     """The weights of an Orbax folder on the first device, in `dtype`, cast while they are read.
 
     One layer is read after another: of what Orbax holds beside the weights while it reads, only a layer's share is
-    there at a time. `expected` is the tree of shapes; what a weight has beyond its shape is left out: rows past the
-    real vocabulary are padding for alignment, and no token may come from them.
+    there at a time. `found` is what `stored` gives; what a weight has beyond its shape in `expected` is left out: rows
+    past the real vocabulary are padding for alignment, and no token may come from them.
     """
     place = SingleDeviceSharding(jax.devices()[0])
     # GB on their way at a time: the largest, in whole pieces, and some more.
-    limit = 1 + math.ceil(1.25 * max(num_bytes(folder)) / 1e9)
+    limit = 1 + math.ceil(1.25 * max(num_bytes(found)) / 1e9)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
 
         def read(part: Any) -> Any:

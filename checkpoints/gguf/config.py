@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from specjax.models.rope import RopeScaling, frequencies
+from specjax.checkpoints.rope_fields import rope_fields
+from specjax.models.rope import frequencies
 
 Values = dict[str, Any]
 
@@ -147,9 +148,8 @@ def _llama3(values: Values, factors: np.ndarray) -> Values:
     if factors.shape != (head_dim // 2,):
         raise ValueError(refusal)
     scaling = {**LLAMA3, "factor": float(np.max(factors))}
-    settings = RopeScaling("llama3", scaling["factor"], LLAMA3["original_max_position_embeddings"],
-                           low_freq_factor=1.0, high_freq_factor=4.0)  # fmt: skip
-    expected = frequencies(head_dim, theta, RopeScaling()) / frequencies(head_dim, theta, settings)
+    settings = rope_fields({"rope_scaling": scaling}, by_layer=False)["rope_scaling"]
+    expected = frequencies(head_dim, theta) / frequencies(head_dim, theta, settings)
     if not np.allclose(factors, expected, rtol=1e-4):
         raise ValueError(refusal)
     return scaling

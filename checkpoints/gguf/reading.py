@@ -58,7 +58,8 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
         values = config_values(
             metadata, rows, layers, HEAD not in found, any(name.endswith(OUT_BIAS) for name in found),
             None if factors is None else np.asarray(factors.data))  # fmt: skip
-        entries = tensors.entries(found, metadata["general.architecture"], dialects.decoder_config(values))
+        config = dialects.decoder_config(values)
+        entries = tensors.entries(found, metadata["general.architecture"], config)
         if tokenizer_file is None:
             words = tokenizer.build(metadata)
         else:
@@ -71,7 +72,7 @@ def read(path: pathlib.Path, tokenizer_file: pathlib.Path | None = None) -> Sour
         raise ValueError(f"{path}: a field is not of the usual form ({type(error).__name__}: {error})") from error
     kinds = collections.Counter(raw.tensor_type.name for raw in found.values())
     origin = {"file": path.name, "name": metadata.get("general.name"), "tensors": dict(kinds)}
-    return Source(str(path), values, dict(entries), words, generation, beside, {"gguf": origin})
+    return Source(str(path), values, config, dict(entries), words, generation, beside, {"gguf": origin})
 
 
 def _parts(path: pathlib.Path) -> tuple[Values, dict[str, Any]]:

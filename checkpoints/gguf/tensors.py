@@ -99,7 +99,7 @@ def _refuse_unknown_types(found: dict[str, Any]) -> None:
         if raw.tensor_type.name not in KEPT:
             try:
                 gguf.dequantize(raw.data[:1], raw.tensor_type)
-            except NotImplementedError:
+            except NotImplementedError:  # how the package says that it knows no decoder; all such tensors are named
                 refused.append(f"{name} is {raw.tensor_type.name}")
     if refused:
         raise ValueError("tensors of types that can not be decoded:\n  " + "\n  ".join(refused))

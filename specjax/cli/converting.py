@@ -53,4 +53,4 @@ def _bytes(source: pathlib.Path, to_hf: bool, in_one_file: bool) -> int:
     if not to_hf:
         return sum(entry.num_bytes for entry in shards.read_folder(source).values())
     layout.Manifest.read(source)
-    return sum(streaming.num_bytes(source / layout.PARAMS))
+    return sum(streaming.num_bytes(streaming.stored(source / layout.PARAMS)))
