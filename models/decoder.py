@@ -98,23 +98,26 @@ class Decoder(nnx.Module):
           attend: where the tokens stand and what they see.
 
         Returns:
-          `Output` with logits [B, T, V], the feature `hidden` [B, T, D] (after the last norm), and for `pending` the
-          cache with the T new entries written.
+          `Output` with logits [B, T, V]; features [B, T, D]: `hidden` (after the last norm) and `layer_i`, the residual
+          stream before layer `i` (behind the last one for `i` = `num_layers`); and for `pending` the cache with the T
+          new entries written. A feature that nobody reads costs nothing in a compiled program.
         """
         c = self.config
         reach = self._reach(attend, tokens.shape[1] if cache is None else kv.capacity(cache))
         x = self.embedding[...][tokens]
         if c.scale_embedding:
             x = x * jnp.asarray(c.hidden_size**0.5, x.dtype)
-        layers = []
+        layers, features = [], {}
         for index, block in enumerate(self.layers):
+            features[f"layer_{index}"] = x
             table, visible = reach[index in c.sliding_layers]
             x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)
             layers.append(layer)
         hidden = self.norm(x)
+        features |= {f"layer_{c.num_layers}": x, "hidden": hidden}
         tied = c.tie_embeddings
         logits = jnp.einsum("btc,vc->btv", hidden, self.embedding[...]) if tied else hidden @ self.head[...]
-        return Output(softcap(logits, c.final_softcap), features={"hidden": hidden}, pending=tuple(layers))
+        return Output(softcap(logits, c.final_softcap), features, pending=tuple(layers))
 
     def _reach(self, attend: Attend, slots: int) -> Reach:
         """Rotary table and visible slots of full layers, and of sliding layers where there are any."""

@@ -58,10 +58,12 @@ def visible(attend: Attend, slots: int) -> Array:
         live = jnp.sum(attend.valid, axis=1, dtype=jnp.int32)
         causal = offset[:, None, :] <= jnp.arange(tokens, dtype=jnp.int32)[None, :, None]
         return causal & (offset < live[:, None])[:, None, :]
-    block = jnp.broadcast_to(attend.ancestors, (offset.shape[0], tokens, tokens)) & attend.valid[:, None, :]
-    index = jnp.clip(offset, 0, tokens - 1)[:, None, :]
-    inside = ((offset >= 0) & (offset < tokens))[:, None, :]
-    return before | (inside & jnp.take_along_axis(block, index, axis=2))
+    earlier = attend.ancestors.shape[2] - tokens  # slots before the block that not every token may see
+    block = jnp.broadcast_to(attend.ancestors, (offset.shape[0], tokens, earlier + tokens))
+    block &= jnp.pad(attend.valid, ((0, 0), (earlier, 0)), constant_values=True)[:, None, :]
+    index = jnp.clip(offset + earlier, 0, earlier + tokens - 1)[:, None, :]
+    inside = ((offset >= -earlier) & (offset < tokens))[:, None, :]
+    return (before & (offset < -earlier)[:, None, :]) | (inside & jnp.take_along_axis(block, index, axis=2))
 
 
 def commit(pending: Cache, path: Array | None, base: Array, num: Array) -> Cache:

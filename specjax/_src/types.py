@@ -49,12 +49,16 @@ class Attend:
     `valid[u]` and `ancestors[t, u]` (a token is its own ancestor), or `u <= t` where `ancestors` is None.
     The caller promises `lengths + T <= capacity` for every row.
 
+    A drafter that grows a tree level by level has nodes of earlier levels in the cache that only some of the T tokens
+    may see. Then `ancestors` is wider, [B, T, A + T]: its first A columns say which of the last A slots before
+    `lengths` each token sees (columns of slots below 0 mean nothing). The target is never called so.
+
     Attributes:
       lengths: int32 [B], valid cache entries before the call.
       positions: int32 [B, T], position of each token in its sequence (for a chain `lengths + t`).
       valid: bool [B, T]; an invalid token may compute anything but must change nothing that others see: no ring slot,
-        no recurrent state, no expert place. Invalid tokens follow the valid ones.
-      ancestors: bool [B, T, T] or [1, T, T], or None for a causal chain.
+        no recurrent state, no expert place. On a chain invalid tokens follow the valid ones.
+      ancestors: bool [B, T, T] or [1, T, T], or None for a causal chain; [B, T, A + T] as said above.
     """
 
     lengths: Array
@@ -94,6 +98,65 @@ class Model(NamedTuple):
     init_cache: Callable[[int, int], Cache]
     apply: Callable[[Weights, Array, Cache, Attend], Output]
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
+
+
+@pytree
+class HeadOutput:
+    """What `DraftHead.apply` returns.
+
+    Attributes:
+      logits: [B, T, V], any floating dtype; row `t` scores the token that follows token `t`. -inf outside the head's
+        vocabulary, where that is smaller than the target's.
+      hidden: [B, T, D], what the head guesses the target's fused feature of token `t` to be, to be fed back.
+      pending: as in `Output`.
+    """
+
+    logits: Array
+    hidden: Array
+    pending: Pending
+
+
+class DraftHead(NamedTuple):
+    """A network that drafts from the target's features (EAGLE), as pure functions; its parameters are `Params.draft`.
+
+    It reads pairs: entry `t` of its cache comes from the feature of the token at position `t` and the *next* token,
+    and its output guesses the feature at position `t + 1`, from which follow the logits of position `t + 2`.
+
+    Attributes:
+      name: for error messages.
+      needs: names of target features that `fuse` reads.
+      hidden_size: D.
+      init_cache: `(batch, capacity) -> cache`, as in `Model`.
+      fuse: `(params, features dict of name to [B, T, F]) -> [B, T, D]`, the target's features in the head's own width.
+      apply: `(params, hidden [B, T, D], tokens int32 [B, T], cache, Attend) -> HeadOutput`; `hidden` is fused features
+        or the `hidden` of an earlier call, `tokens` those that follow, `Attend.positions` those of the features.
+      commit: as in `Model`.
+    """
+
+    name: str
+    needs: frozenset[str]
+    hidden_size: int
+    init_cache: Callable[[int, int], Cache]
+    fuse: Callable[[Weights, dict[str, Array]], Array]
+    apply: Callable[[Weights, Array, Array, Cache, Attend], HeadOutput]
+    commit: Callable[[Pending, Array | None, Array, Array], Cache]
+
+
+class MedusaHeads(NamedTuple):
+    """Heads that each guess one later token from the same feature, as a pure function; parameters: `Params.draft`.
+
+    Attributes:
+      name: for error messages.
+      needs: names of target features that `apply` reads.
+      num_heads: K.
+      apply: `(params, features dict of name to [B, F]) -> logits [B, K, V]`; the features are those of the last token
+        that went through the target (position `t`), and row `h` scores position `t + 2 + h`.
+    """
+
+    name: str
+    needs: frozenset[str]
+    num_heads: int
+    apply: Callable[[Weights, dict[str, Array]], Array]
 
 
 class Params(NamedTuple):
@@ -148,7 +211,8 @@ class Context:
       tokens: int32 [B, L], committed tokens; what stands at `length` and beyond is dead.
       length: int32 [B], committed tokens of each row, the root included.
       live: bool [B], rows that still generate.
-      drafts: int32 [B], tokens wanted from this round, fixed before its first draw; 0 for rows that are not live.
+      drafts: int32 [B], tokens wanted from this round (of a tree: its depth), fixed before the first draw; 0 for rows
+        that are not live.
       history: what the sampling transforms need to know of each row (`specjax._src.sampling.History`).
       rule_state: state of the constraint after `length` tokens, or None.
       features: dict of name to [B, F], the target's features at the last token that went through it.
@@ -178,13 +242,16 @@ class Drafter(NamedTuple):
       needs: names of target features it reads; checked against the model when a decoder is built.
       one_hot: True if a proposed token is chosen, not drawn (its law q is one-hot), so that it is verified by match.
       init: `(params, batch, capacity) -> state`, every leaf with a leading row axis.
-      propose: `(params, noise, state, context) -> (TokenTree, state)`.
+      propose: `(params, noise, state, context) -> (TokenTree, state)`, or `(TokenTree, state, cache)` if `own_target`.
       advance: `(params, state, Feedback) -> state`, after every commit of the target.
       available: `(state, context) -> int32 [B]`, how many tokens it can propose, known before any is drawn; None if
         always all of them.
       narrow: `(num_speculative_tokens) -> Drafter`, the same drafter on the same state for fewer tokens; None if it
         has one width.
       needs_params: True if it can not work without `Params.draft`.
+      siblings: how the children of one node come about, one of `specjax._src.tree.SIBLINGS`.
+      own_target: True if the target drafts for itself: where `Params.draft` is None the drafter gets `Params.target`,
+        and it may write `Context.cache` at slots `length - 1` and beyond, if `propose` returns the cache.
     """
 
     name: str
@@ -197,6 +264,8 @@ class Drafter(NamedTuple):
     available: Callable[[Any, Context], Array] | None = None
     narrow: Callable[[int], Drafter] | None = None
     needs_params: bool = False
+    siblings: str = "one"
+    own_target: bool = False
 
 
 @pytree
@@ -206,10 +275,13 @@ class Verdict:
     Attributes:
       num_accepted: int32 [B], drafted tokens kept.
       next_token: int32 [B], the target's own token after them: recovered if a drafted one was refused, else bonus.
+      path: int32 [B, P], nodes from the root to the last one kept, then anything; None on a chain, where node `i` is
+        place `i`.
     """
 
     num_accepted: Array
     next_token: Array
+    path: Array | None = None
 
 
 class Verifier(NamedTuple):
@@ -223,6 +295,12 @@ class Verifier(NamedTuple):
       shared_noise: True if the drafter draws with the noise the target uses at the same position (match family);
         False if draft, acceptance and recovery are independent (rejection family).
       needs_draft_logits: True if a drawn draft must come with the law it was drawn from.
+      outcomes: `(Plan) -> (ends float32 [B, N], following float32 [B, N, V])`, the plan written out: the probability
+        that node `n` is the last one kept, and the law of the token after it. For tests; `draw` does without it.
+      siblings: kinds of children it judges rightly, of `specjax._src.tree.SIBLINGS`.
+      chains_only: True for a rule that judges one path.
+      static_only: True for a rule that must know the topology of a tree when it is compiled.
+      lossless: False for a rule that changes the target's law.
     """
 
     name: str
@@ -230,3 +308,8 @@ class Verifier(NamedTuple):
     draw: Callable[[Any, Any], Verdict]
     shared_noise: bool
     needs_draft_logits: bool
+    outcomes: Callable[[Any], tuple[Array, Array]]
+    siblings: frozenset[str]
+    chains_only: bool = False
+    static_only: bool = False
+    lossless: bool = True
