@@ -17,11 +17,10 @@ from specjax._src.decode import Rules
 from specjax._src.draft.null import null
 from specjax._src.request import Request, full_capacity, known_ids, make_request
 from specjax._src.state import FinishReason, Generation, State, no_stats
-from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
+from specjax._src.types import PREFILL, Array, Constraint, Drafter, Model, Params, Verifier
 from specjax._src.verify.block import block
 from specjax._src.verify.match import match
 
-PREFILL = 256  # prompt tokens read in one pass
 EXTEND = 32  # tokens read in one pass behind a running text; the cache keeps as many slots free
 
 
@@ -156,7 +155,7 @@ def _small_cache(model: Model) -> Any:
 def check_pair(rules: Rules, params: Params) -> None:
     """Refuse parameters that do not go with the drafter."""
     drafter = rules.drafter
-    if drafter.needs_params and params.draft is None:
+    if drafter.needs_params and params.draft is None and not drafter.own_target:
         raise ValueError(f"drafter {drafter.name} has a model of its own, but draft_params is None: pass its "
                          "parameters as draft_params")
     if not drafter.needs_params and params.draft is not None:
@@ -180,7 +179,8 @@ def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, 
         tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
         capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
         drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
-        eos=request.eos, stop=request.stop, cache=cache, draft=rules.drafter.init(params.draft, batch, capacity),
+        eos=request.eos, stop=request.stop, cache=cache, 
+        draft=rules.drafter.init(decode.draft_params(rules, params), batch, capacity),
         features=features, rule_state=constraints.start(rules.constraint, batch),
         stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)
 
