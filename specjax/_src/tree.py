@@ -16,8 +16,8 @@ import numpy as np
 from specjax._src.types import Array, pytree, static
 
 SIBLINGS = ("chosen", "one", "independent", "without_replacement", "hybrid")
-"""How the children of a node come about: all chosen (q is one-hot); one child at most, drawn from q; several, each drawn
-from q; several drawn from q without replacement; chosen ones and behind them one drawn from what q leaves without
+"""How the children of a node come about: all chosen (q is one-hot); one child at most, drawn from q; several, each
+drawn from q; several drawn from q without replacement; chosen ones and behind them one drawn from what q leaves without
 them."""
 
 Path = tuple[int, ...]
@@ -191,7 +191,7 @@ class TokenTree:
         return jnp.any(above & marked[:, None, :], axis=-1)
 
     def children(self, node: Array) -> tuple[Array, Array]:
-        """The valid children of `node` [B] in their order: int32 [B, branching], and bool, whether there is such a one."""
+        """The valid children of `node` [B] in order: int32 [B, branching], and bool, whether there is such a one."""
         is_child = (self.parents == node[:, None]) & self.valid
         order = jnp.cumsum(is_child, axis=1, dtype=jnp.int32)
         here = is_child[:, None, :] & (order[:, None, :] == jnp.arange(1, self.shape.branching + 1)[:, None])

@@ -17,8 +17,8 @@ def _paths(text: str) -> tuple[Path, ...]:
 
 
 MEDUSA_PATHS = _paths(
-    "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 005 0000 011 "
-    "006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070")
+    "0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003 40 21 004 005 0000 "
+    "011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021 90 060 0001 16 070")
 """The 63 nodes that Medusa publishes for its heads on Vicuna-7B (arXiv:2401.10774); depth 4."""
 
 EAGLE_PATHS = _paths("0 1 2 3 00 01 02 10 11 20 21 30 000 001 002 010 011 020 021 100 0000 0001 0002 00000 00001")
@@ -56,8 +56,8 @@ def best_paths(accuracies: Any, num_nodes: int) -> tuple[Path, ...]:
         if depth < rates.shape[0]:
             heapq.heappush(queue, (gain * float(rates[depth, 0]), (*path, 0)))
     if len(chosen) < num_nodes - 1:
-        raise ValueError(f"accuracies of {rates.shape[0]} depths and {rates.shape[1]} ranks leave room for {len(chosen)} "
-                         f"nodes below the root, num_nodes={num_nodes} asks for {num_nodes - 1}")
+        raise ValueError(f"accuracies of {rates.shape[0]} depths and {rates.shape[1]} ranks leave room for "
+                         f"{len(chosen)} nodes below the root, num_nodes={num_nodes} asks for {num_nodes - 1}")
     return tuple(chosen)
 
 
@@ -82,8 +82,8 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
 
     @functools.cache
     def best(nodes: int, levels: int, children: int) -> tuple[float, int]:
-        """Expected tokens of a subtree of exactly so many nodes with at most so many levels below its top and at most so
-        many children there, and the nodes of the last child's subtree."""
+        """Expected tokens of a subtree of exactly so many nodes with at most so many levels below its top and at most
+        so many children there, and the nodes of the last child's subtree."""
         if nodes == 1:
             return 1.0, 0
         if levels == 0 or children == 0:
@@ -96,7 +96,8 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
         return max(options)
 
     if best(num_nodes, depth, len(rates))[0] == float("-inf"):
-        raise ValueError(f"a tree of depth {depth} with {len(rates)} children per node has no room for {num_nodes} nodes")
+        raise ValueError(f"a tree of depth {depth} with {len(rates)} children per node has no room for {num_nodes} "
+                         "nodes: ask for fewer, or for more depth")
     paths: list[Path] = []
 
     def lay_out(top: Path, nodes: int, levels: int, children: int) -> None:

@@ -1,7 +1,8 @@
 """EAGLE: a head that drafts from the target's own features (arXiv:2401.15077, 2406.16858, 2503.01840).
 
-One roll-out serves all three; what differs is the head (`DraftHead`) and the tree. EAGLE-1 drafts a static tree, EAGLE-2
-one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and feeds back its own.
+One roll-out serves all three; what differs is the head (`DraftHead`) and the tree. EAGLE-1 drafts a static tree,
+EAGLE-2 one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and feeds back its
+own.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ def eagle(
       siblings: how the children of a node come about: "hybrid", "without_replacement", "independent" or "chosen".
 
     Raises:
-      ValueError: for paths that make no tree, or an unknown kind; at the first request, if the target lacks the features.
+      ValueError: for paths that make no tree, or an unknown kind; at the first request, if the target lacks the
+        features.
     """
     return _eagle("eagle", head, static_growth("eagle", tree, siblings))
 
 
-def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int | None = None) -> Drafter:
+def eagle2(
+    head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int | None = None
+) -> Drafter:
     """EAGLE-2 (arXiv:2406.16858): each row grows its own tree where the head is sure; parameters: `draft_params`.
 
     Args:
@@ -69,7 +73,9 @@ def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10
     return _eagle("eagle2", head, _hybrid_growth("eagle2", num_nodes, depth, width, drawn))
 
 
-def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int | None = None) -> Drafter:
+def eagle3(
+    head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int | None = None
+) -> Drafter:
     """EAGLE-3 (arXiv:2503.01840): the tree of `eagle2` from a head that was trained on its own output, hence deeper.
 
     Arguments and errors as in `eagle2`. For a chain of an EAGLE-3 head use `eagle(head, num_speculative_tokens)`.

@@ -137,7 +137,7 @@ def run(
 
 
 def _columns(seen: Array, level: Array, width: int) -> Array:
-    """`seen` [B, W, S] in the columns of `Attend.ancestors`: the last S - W slots before `lengths`, then the call's own.
+    """`seen` [B, W, S] in the columns of `Attend.ancestors`: the last S - W slots before `lengths`, then the call's.
 
     Slot `entries + s` is place `s`; what stands before it is committed and seen by all.
     """
@@ -150,7 +150,7 @@ def check_vocab(name: str, draft: int, target: int) -> None:
     """Refuse a draft that scores another number of tokens than the target."""
     if draft != target:
         raise ValueError(
-            f"the draft model ({name}) scores {draft} tokens and the target {target}: speculation needs one vocabulary. "
-            "If both have the same tokenizer and only the padding differs, slice the logits of both to the real "
-            "vocabulary (specjax.models.with_vocabulary); if the tokenizers differ, choose a draft with the target's "
-            "tokenizer.")
+            f"the draft model ({name}) scores {draft} tokens and the target {target}: speculation needs one "
+            "vocabulary. If both have the same tokenizer and only the padding differs, slice the logits of both to the "
+            "real vocabulary (specjax.models.with_vocabulary); if the tokenizers differ, choose a draft with the "
+            "target's tokenizer.")

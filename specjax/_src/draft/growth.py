@@ -72,7 +72,8 @@ def dynamic_growth(factory: str, num_nodes: int, depth: int, width: int, drawn: 
     looked_at = width + (depth - 1) * width**2
     if num_nodes - 1 > looked_at:
         raise ValueError(f"{factory} looks at {looked_at} nodes (width {width}, depth {depth}), fewer than the "
-                         f"{num_nodes - 1} below the root that num_nodes={num_nodes} asks for: take more width or depth")
+                         f"{num_nodes - 1} below the root that num_nodes={num_nodes} asks for: take more width or "
+                         "depth")
     most = min(1 + (depth - 1) * width, num_nodes - 2)
     if drawn > most:
         raise ValueError(f"{factory} can draw below {most} nodes at most, drawn={drawn} asks for more")

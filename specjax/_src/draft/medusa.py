@@ -21,13 +21,13 @@ from specjax._src.types import Array, Context, Drafter, MedusaHeads
 def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATHS) -> Drafter:
     """Draft with Medusa heads; their parameters are `draft_params`.
 
-    Node `(i, j, ..)` of the tree is token number `i` of the first head, then number `j` of the second, and so on: no head
-    knows what another took. All tokens are chosen, so `verify.match()` is exact at any temperature; `verify.typical()`
-    is the lossy rule of the paper.
+    Node `(i, j, ..)` of the tree is token number `i` of the first head, then number `j` of the second, and so on: no
+    head knows what another took. All tokens are chosen, so `verify.match()` is exact at any temperature;
+    `verify.typical()` is the lossy rule of the paper.
 
     Args:
       heads: one for each depth; see `specjax.load_head`.
-      tree: paths of ranks (default: the 63 nodes that Medusa publishes; deeper paths than there are heads are left out),
+      tree: paths of ranks (default: the 63 nodes that Medusa publishes, without those deeper than there are heads),
         or a number of tokens for a chain. `best_paths` makes one from measured accuracies.
 
     Raises:
@@ -38,8 +38,8 @@ def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATH
         tree = [path for path in MEDUSA_PATHS if len(path) <= heads.num_heads]
     shape = static_growth("medusa", tree, "chosen").shape
     if shape.depth > heads.num_heads:
-        raise ValueError(f"medusa got a tree of depth {shape.depth}, but {heads.name} has {heads.num_heads} heads: take "
-                         "a tree that is no deeper, or more heads")
+        raise ValueError(f"medusa got a tree of depth {shape.depth}, but {heads.name} has {heads.num_heads} heads: "
+                         "take a tree that is no deeper, or more heads")
     return _medusa(heads, shape)
 
 
@@ -75,8 +75,8 @@ def _combine(shape: Shape, logits: Array, context: Context) -> TokenTree:
     """The tree of the likeliest tokens of each depth, from `logits` float32 [B, D, V]."""
     most = max(shape.ranks or (0,)) + 1
     if most > logits.shape[-1]:
-        raise ValueError(f"a tree that asks for the {most} likeliest tokens does not fit a target of {logits.shape[-1]} "
-                         "tokens: take a tree with fewer children per node")
+        raise ValueError(f"a tree that asks for the {most} likeliest tokens does not fit a target of "
+                         f"{logits.shape[-1]} tokens: take a tree with fewer children per node")
     _, best = jax.lax.top_k(logits, most)  # [B, D, R]
     batch = logits.shape[0]
     parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), (batch, shape.num_nodes))

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from specjax._src import rows

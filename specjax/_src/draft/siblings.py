@@ -73,8 +73,8 @@ def pick(
 
 
 def without(log_law: Array, removed: Array, substitute: Array) -> Array:
-    """The log-law [.., V] given that none of the tokens marked in `removed` [.., V] comes; if those were all it had, the
-    law that is certain of `substitute` [..]."""
+    """The log-law [.., V] given that none of the tokens marked in `removed` [.., V] comes; if those were all it had,
+    the law that is certain of `substitute` [..]."""
     rest = jnp.where(removed, -jnp.inf, log_law)
     mass = jnp.sum(jnp.exp(rest), axis=-1, keepdims=True)
     certain = jnp.where(substitute[..., None] == jnp.arange(log_law.shape[-1]), 0.0, -jnp.inf)

@@ -1,4 +1,4 @@
-"""A tree of one topology for all rows and rounds, as Medusa (arXiv:2401.10774) and EAGLE (arXiv:2401.15077) draft it."""
+"""A tree of one topology for all rows and rounds, grown with a network as EAGLE does (arXiv:2401.15077)."""
 
 from __future__ import annotations
 
