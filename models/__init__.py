@@ -6,5 +6,6 @@ from specjax.models.adapters import from_nnx as from_nnx
 from specjax.models.adapters import with_vocabulary as with_vocabulary
 from specjax.models.config import DecoderConfig as DecoderConfig
 from specjax.models.decoder import Decoder as Decoder
+from specjax.models.partial import some_layers as some_layers
 
-__all__ = ["Decoder", "DecoderConfig", "axis_names", "from_linen", "from_nnx", "with_vocabulary"]
+__all__ = ["Decoder", "DecoderConfig", "axis_names", "from_linen", "from_nnx", "some_layers", "with_vocabulary"]

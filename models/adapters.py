@@ -21,13 +21,14 @@ Path = tuple[Any, ...]
 Leaves = tuple[tuple[Path, jax.ShapeDtypeStruct], ...]
 
 
-def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
+def from_nnx(module: nnx.Module, **options: Any) -> tuple[Model, Weights]:
     """Split an nnx module into `(model, params)`.
 
     Equal structures give the same `Model` object, so a program compiled for one set of weights serves another.
 
     Args:
       module: may be abstract (from `nnx.eval_shape`); then the params are `jax.ShapeDtypeStruct`s.
+      options: hashable keywords of the module's call, the same in every call.
 
     Returns:
       The model, and the weights as nested dicts with string keys and array leaves.
@@ -45,7 +46,7 @@ def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
         raise ValueError(f"{type(module).__name__} holds variables that are no nnx.Param: {', '.join(names)}")
     flat = [(path, leaf.get_value()) for path, leaf in _flat(weights)]
     leaves = tuple((path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)) for path, leaf in flat)
-    return _nnx_model(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
+    return _nnx_model(graphdef, leaves, tuple(sorted(options.items()))), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
 
 
 def from_linen(module: linen.Module, variables: Weights) -> tuple[Model, Weights]:
@@ -85,7 +86,7 @@ def axis_names(module: nnx.Module) -> Weights:
 
 
 @functools.lru_cache(maxsize=64)
-def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves) -> Model:
+def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves, options: tuple[tuple[str, Any], ...]) -> Model:
     def rebuild(params: Weights) -> Any:
         return nnx.merge(graphdef, nnx.State(_nest({path: _lookup(params, path) for path, _ in leaves})))
 
@@ -93,7 +94,7 @@ def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves) -> Model:
     skeleton = nnx.merge(graphdef, nnx.State(_nest(dict(leaves))))
 
     def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
-        return rebuild(params)(tokens, cache, attend)
+        return rebuild(params)(tokens, cache, attend, **dict(options))
 
     return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
 

@@ -17,7 +17,7 @@ def check_two(factory: str, first: Drafter, second: Drafter) -> None:
     """Refuse what is no drafter, drafts for itself, or draws where it must choose."""
     for place, drafter in (("first", first), ("second", second)):
         if not isinstance(drafter, Drafter):
-            raise TypeError(f"the {place} argument of {factory} must be a drafter such as draft.ngram(4), got {drafter!r}")
+            raise TypeError(f"the {place} argument of {factory} must be a drafter, got {drafter!r}: try draft.ngram(4)")
         if drafter.own_target:
             raise ValueError(f"{factory} can not combine {drafter.name}, which writes the target's cache: use it alone")
     if not first.one_hot:

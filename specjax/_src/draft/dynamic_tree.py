@@ -183,7 +183,7 @@ def _add_drawn(
     law = without(sampling.log_law(logits, context.history.sampling, exactly=False), removed, next_best)
     count = plan.shape.num_nodes - plan.drawn
     nodes = jnp.arange(count, plan.shape.num_nodes)
-    own = noise.draw_children(nodes, jnp.exp(law))
+    own = noise.draw_children(nodes, law, 0)
     at_row = jnp.arange(batch)[:, None]
     laws = jnp.full((*tree.tokens.shape, vocab_size), -jnp.inf)
     laws = laws.at[at_row, jnp.where(fertile, above, plan.shape.num_nodes)].set(law, mode="drop")

@@ -63,7 +63,7 @@ def pick(
         law = sampling.log_law(logits, settings, exactly=False)
         if noise.shared:
             return _coupled(noise, logits, law, family.ranks, depth, most), law
-        return _DRAWN[kind](noise, logits, law, likeliest, family)
+        return _DRAWN[kind](noise, logits, law, likeliest, family, depth)
 
     def chosen(logits: Array) -> tuple[Array, Array]:
         return likeliest, jnp.zeros_like(logits)  # nobody reads this law
@@ -95,7 +95,9 @@ def _coupled(noise: Noise, logits: Array, law: Array, ranks: Array, depth: Array
     return _ranked(jnp.where(jnp.isfinite(law), law + gumbel, last), ranks, most)
 
 
-def _hybrid(noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family) -> tuple[Array, Array]:
+def _hybrid(
+    noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family, depth: Array | int
+) -> tuple[Array, Array]:
     """All but the last child chosen, the last drawn from the law without them."""
     last = jnp.maximum(family.count - 1, 0)
     place = jnp.arange(likeliest.shape[-1])
@@ -107,33 +109,30 @@ def _hybrid(noise: Noise, logits: Array, law: Array, likeliest: Array, family: F
     next_best = jnp.take_along_axis(likeliest, at, axis=-1)[..., 0]
     rest = without(law, removed, next_best)
     nodes = jnp.take_along_axis(family.nodes, last[:, None], axis=-1)[:, 0]
-    own = _draw(noise, nodes, jnp.exp(rest))
+    own = noise.draw_children(nodes, rest, depth)
     return jnp.where(place == last[:, None], own[..., None], likeliest), rest
 
 
 def _without_replacement(
-    noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family
+    noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family, depth: Array | int
 ) -> tuple[Array, Array]:
     """Each child drawn from the law without those before it; when the law has no more, the best of what is left."""
     token = jnp.arange(law.shape[-1])
     removed, children = jnp.zeros(law.shape, bool), []
     for index in range(likeliest.shape[-1]):
         next_best = rows.argmax(jnp.where(removed, -jnp.inf, logits))
-        rest = jnp.exp(without(law, removed, next_best)) if index else jnp.exp(law)
-        children.append(_draw(noise, family.nodes[:, index], rest))
+        rest = without(law, removed, next_best) if index else law
+        children.append(noise.draw_children(family.nodes[:, index], rest, depth))
         removed |= children[-1][..., None] == token
     return jnp.stack(children, axis=-1), law
 
 
-def _independent(noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family) -> tuple[Array, Array]:
+def _independent(
+    noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family, depth: Array | int
+) -> tuple[Array, Array]:
     """Each child drawn from the same law, whatever the others are."""
-    children = [_draw(noise, family.nodes[:, index], jnp.exp(law)) for index in range(likeliest.shape[-1])]
+    children = [noise.draw_children(family.nodes[:, index], law, depth) for index in range(likeliest.shape[-1])]
     return jnp.stack(children, axis=-1), law
-
-
-def _draw(noise: Noise, nodes: Array, law: Array) -> Array:
-    """Children [B, W] with the indices `nodes` [W] or [B, W], each drawn from its `law` [B, W, V]."""
-    return noise.draw_children(nodes, law)
 
 
 _DRAWN = {"one": _hybrid, "hybrid": _hybrid, "without_replacement": _without_replacement, "independent": _independent}
