@@ -104,13 +104,14 @@ def _check_fit(drafter: Drafter, verifier: Verifier) -> None:
     shape, kind = drafter.shape, "chosen" if drafter.one_hot else drafter.siblings
     remedy = f"leave verifier out for verify.{auto(drafter).name}(), or change the drafter"
     if verifier.chains_only and not shape.is_chain:
-        raise ValueError(f"verify.{verifier.name}() judges one path, but drafter {drafter.name} proposes a tree: {remedy}")
+        raise ValueError(f"verify.{verifier.name}() judges one path, but drafter {drafter.name} proposes a tree: "
+                         f"{remedy}")
     if verifier.static_only and shape.parents is None:
-        raise ValueError(f"verify.{verifier.name}() must know the topology of the tree when it is compiled, but drafter "
-                         f"{drafter.name} grows a tree of its own in each row: {remedy}")
+        raise ValueError(f"verify.{verifier.name}() must know the topology of the tree when it is compiled, but "
+                         f"drafter {drafter.name} grows a tree of its own in each row: {remedy}")
     if kind not in verifier.siblings:
-        raise ValueError(f"verify.{verifier.name}() judges siblings that are {', '.join(sorted(verifier.siblings))}, but "
-                         f"those of drafter {drafter.name} are {kind}: {remedy}")
+        raise ValueError(f"verify.{verifier.name}() judges siblings that are {', '.join(sorted(verifier.siblings))}, "
+                         f"but those of drafter {drafter.name} are {kind}: {remedy}")
 
 
 @functools.cache

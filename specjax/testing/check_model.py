@@ -199,7 +199,8 @@ class _Check:
         for number, level in enumerate(LEVELS):
             read, count = level[0], len(level)
             # A row with fewer slots than columns: those of slots below 0 mean nothing.
-            seen = np.concatenate([np.ones((count, nodes - read), bool), ancestors[list(level), : read + count]], axis=1)
+            above = ancestors[list(level), : read + count]
+            seen = np.concatenate([np.ones((count, nodes - read), bool), above], axis=1)
             attend = Attend(jnp.asarray(lengths + read, jnp.int32),
                             jnp.asarray(np.broadcast_to((lengths + number)[:, None], (ROWS, count)), jnp.int32),
                             jnp.ones((ROWS, count), bool), jnp.asarray(np.broadcast_to(seen, (ROWS, *seen.shape))))
