@@ -2,8 +2,7 @@
 
 from specjax._src.verify.block import block as block
 from specjax._src.verify.law import Plan as Plan
-from specjax._src.verify.law import residuals as residuals
 from specjax._src.verify.match import match as match
 from specjax._src.verify.rejection import rejection as rejection
 
-__all__ = ["Plan", "block", "match", "rejection", "residuals"]
+__all__ = ["Plan", "block", "match", "rejection"]

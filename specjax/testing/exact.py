@@ -20,7 +20,6 @@ from specjax._src import sampling as samplings
 from specjax._src.sampling import History, Sampling
 from specjax._src.tree import chain
 from specjax._src.types import Array, Constraint, Verifier
-from specjax._src.verify import law as laws
 from specjax.testing import reference
 
 
@@ -244,8 +243,7 @@ def _plan(
     """The law of the number kept, float32 [R, depth + 1], and of the token after them [R, depth + 1, V]."""
     root = jnp.zeros(drafted.shape[0], jnp.int32)
     proposal = chain(root, drafted, num_drafted, jnp.ones_like(root, bool), draft)
-    plan = verifier.plan(proposal, target)
-    return plan.num_accepted, laws.residuals(plan)
+    return verifier.outcomes(verifier.plan(proposal, target))
 
 
 def _mask(setting: Setting, start: list[int], text: tuple[int, ...]) -> np.ndarray | None:
