@@ -53,7 +53,8 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
     base = state.length - 1
     context = _context(rules, params, state)
     noise = Noise(state.key, state.length, rules.verifier.shared_noise)
-    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live))
+    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live),
+                           drafter.shape.depth if rules.verifier.walks else 1)
     if drafter.shape.num_speculative_tokens == 0:
         tree, draft = root_only(context), state.draft  # a drafter that is off is not touched; it catches up later
     else:
