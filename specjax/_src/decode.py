@@ -53,8 +53,8 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
     base = state.length - 1
     context = _context(rules, params, state)
     noise = Noise(state.key, state.length, rules.verifier.shared_noise)
-    tests = 1 if rules.verifier.chains_only else drafter.shape.depth + 1  # a walk down a tree makes one at each depth
-    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live), tests)
+    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live),
+                           max(1, drafter.shape.depth) if rules.verifier.walks else 1)
     tree, draft, cache = _propose(rules, drafter, params, noise, state, context)
 
     ancestors = None if tree.shape.is_chain else tree.ancestors

@@ -12,7 +12,7 @@ Two families, by verifier:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import field, replace
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +32,14 @@ class Noise:
       length: int32 [B], row length at the start of the round.
       shared: True for the match family.
       table: float32 [B, N + A + 1, 2], numbers of the rejection family hashed beforehand (see `prepared`); or None.
+      num_tests: A, of which numbers the table holds.
     """
 
     key: Array
     length: Array
     shared: bool = static()
     table: Array | None = None
+    num_tests: int = field(default=1, metadata={"static": True})
 
     def prepared(self, num_nodes: int, wanted: Array, num_tests: int = 1) -> Noise:
         """The same numbers hashed now, if `wanted` (bool []), in one go: of N nodes and A tests (see `accept`).
@@ -51,7 +53,7 @@ class Noise:
         addresses = jnp.array([*nodes, *tests, _address(RECOVER, 0)], jnp.uint32)
         hashed = jax.vmap(self._hashed, out_axes=1)
         nothing = jnp.zeros((self.key.shape[0], len(addresses), 2), jnp.float32)
-        return replace(self, table=jax.lax.cond(wanted, hashed, lambda _: nothing, addresses))
+        return replace(self, table=jax.lax.cond(wanted, hashed, lambda _: nothing, addresses), num_tests=num_tests)
 
     def draw_draft(self, node: Array | int, log_law: Array) -> Array:
         """The drafter's child of `node`, int32 [B], drawn from the normalised `log_law` [B, V]."""
@@ -92,6 +94,8 @@ class Noise:
 
         A rule that weighs the whole draft makes one test a round, a walk one at each depth.
         """
+        if self.num_tests <= 1 and not (isinstance(test, int) and test < self.num_tests):
+            return self._hashed(_address(ACCEPT, test))[:, 0]  # the table may lack it
         return self._uniforms(ACCEPT, test)[:, 0]
 
     def draw_next(self, law: Array) -> Array:

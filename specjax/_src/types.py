@@ -309,6 +309,7 @@ class Verifier(NamedTuple):
       chains_only: True for a rule that judges one path.
       static_only: True for a rule that must know the topology of a tree when it is compiled.
       lossless: False for a rule that changes the target's law.
+      walks: True for a rule that draws a number at every depth it comes to; else one decides the round.
     """
 
     name: str
@@ -321,3 +322,4 @@ class Verifier(NamedTuple):
     chains_only: bool = False
     static_only: bool = False
     lossless: bool = True
+    walks: bool = False

@@ -204,6 +204,15 @@ def assert_same_law(law: np.ndarray, exact: np.ndarray, tolerance: float = 1e-6)
     assert abs(law.sum() - 1.0) <= 2.0 * tolerance, f"probabilities sum to {law.sum()}"
 
 
+def log_laws(tables: list[np.ndarray], setting: Setting = PLAIN) -> list[np.ndarray]:
+    """The library's own log-laws after every text: entry `i`, of texts of `i` tokens, is float32 (V,) * (i + 1)."""
+    vocab_size, last = tables[0].shape[-1], len(tables) - 1
+    texts = np.array(list(itertools.product(range(vocab_size), repeat=last)), np.int32).reshape(-1, last)
+    laws = np.asarray(_log_laws(tables, texts, setting, last + 1))
+    shaped = laws.reshape(*(vocab_size,) * last, last + 1, vocab_size)
+    return [shaped[(slice(None),) * depth + (0,) * (last - depth) + (depth,)] for depth in range(last + 1)]
+
+
 def _log_laws(tables: list[np.ndarray], drafted: np.ndarray, setting: Setting, depth: int) -> Array:
     """The library's own log-laws after 0 .. depth - 1 drafted tokens of each row: float32 [rows, depth, V]."""
     first = np.zeros(len(drafted), np.int64)  # an index that gives every row the same table

@@ -41,35 +41,18 @@ class Plan:
 def residual(plan: Plan, node: Array) -> Array:
     """The law of the token after `node` [B], if that is the last one kept, normalised: float32 [B, V].
 
-    For children `x_1 .. x_K`, drawn from q without replacement: `p, scale = refused(p, q, scale)`, then `q` without
-    `x_k`, for one after the other. Where q has nothing left, a further child can only have been chosen.
+    The children `x_1 .. x_K`, drawn from q without replacement, are refused one after the other (`node.refused`), each
+    but the first with what q leaves without those before it.
     """
     if plan.tree.shape.is_chain:
         return _chain_residual(plan, node)
     here = nodes.at(plan.tree, plan.target, node)
     p, q, scale = here.p, here.q, rows.take(plan.scale, node)
     for child in range(plan.tree.shape.branching):
-        less, smaller = refused(p, here.proposal(child, q), scale)
-        p = rows.select(here.present[:, child], less, p)
-        scale = rows.select(here.present[:, child], smaller, scale)
-        q = without_child(here, child, q)
+        token, drawn = here.tokens[:, child], here.drawn[:, child]
+        p, scale = nodes.refused(p, nodes.proposal(q, token, drawn)[0], token, scale)
+        q = None if q is None else nodes.without(q, jnp.where(drawn, token, -1))
     return p
-
-
-def refused(p: Array, q: Array, scale: Array) -> tuple[Array, Array]:
-    """What is left when a child drawn from q is refused: `S = sum (scale p - q)_+`, then
-    `norm((scale p - q)_+)` [B, V] and `S / (S + 1 - scale)` [B]."""
-    left = jnp.maximum(scale[:, None] * p - q, 0.0)
-    mass = jnp.sum(left, axis=-1)
-    whole = scale >= 1.0
-    return normalise(left, p), jnp.where(whole, 1.0, mass / jnp.where(whole, 1.0, mass + 1.0 - scale))
-
-
-def without_child(here: nodes.Node, child: int, q: Array | None) -> Array | None:
-    """The law of the drawn children behind `child`, which they can not repeat if it was drawn: [B, V] or None."""
-    if q is None:
-        return None
-    return nodes.without(q, jnp.where(here.drawn[:, child], here.tokens[:, child], -1))
 
 
 def _chain_residual(plan: Plan, node: Array) -> Array:

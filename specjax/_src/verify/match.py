@@ -32,7 +32,7 @@ def choose(here: nodes.Node) -> tuple[Array, Array]:
     """The law of a node for tokens chosen without the target's noise: a `walk.Rule`."""
     first = jnp.stack([jnp.all(here.tokens[:, :child] != here.tokens[:, child, None], axis=1)
                        for child in range(here.tokens.shape[1])], axis=1)  # the walk goes to the first of equals
-    chances = jnp.take_along_axis(here.p, jnp.maximum(here.tokens, 0), axis=1) * (here.present & first)
+    chances = jnp.take_along_axis(here.p, jnp.maximum(here.tokens, 0), axis=1) * ((here.tokens >= 0) & first)
     drafted = jnp.any(here.tokens[..., None] == jnp.arange(here.p.shape[-1]), axis=1)
     return chances, nodes.normalise(jnp.where(drafted, 0.0, here.p), here.p)
 

@@ -18,22 +18,15 @@ class Node(NamedTuple):
       p: float32 [B, V], the target's law of the next token.
       q: float32 [B, V], the law the drawn children come from; None if all were chosen.
       tokens: int32 [B, K], of the children; -1, which is no token, where there is none.
-      present: bool [B, K], whether there is such a child.
-      drawn: bool [B, K], whether it was drawn from q.
+      drawn: bool [B, K], whether the child was drawn from q.
       places: int32 [B, K], where in the tree it stands.
     """
 
     p: Array
     q: Array | None
     tokens: Array
-    present: Array
     drawn: Array
     places: Array
-
-    def proposal(self, child: int, q: Array | None) -> Array:
-        """The law of one child, float32 [B, V]: `q` if it was drawn, all on its token if it was chosen, 0 if absent."""
-        hot = one_hot(self.tokens[:, child], self.p.shape[-1])
-        return hot if q is None else jnp.where(self.drawn[:, child, None], q, hot)
 
 
 def at(tree: TokenTree, target: Array, node: Array) -> Node:
@@ -42,28 +35,66 @@ def at(tree: TokenTree, target: Array, node: Array) -> Node:
     tokens = jnp.where(present, jnp.take_along_axis(tree.tokens, places, axis=1), -1)
     drawn = jnp.take_along_axis(tree.drawn, places, axis=1) & present
     q = None if tree.draft_logits is None else jnp.exp(rows.take(tree.draft_logits, node))
-    return Node(jnp.exp(rows.take(target, node)), q, tokens, present, drawn, places)
+    return Node(jnp.exp(rows.take(target, node)), q, tokens, drawn, places)
 
 
 def one_hot(token: Array, vocab_size: int) -> Array:
-    """1 at `token` [B], 0 elsewhere and for a token of -1: float32 [B, V]."""
-    return (token[:, None] == jnp.arange(vocab_size)).astype(jnp.float32)
+    """1 at `token` [...], 0 elsewhere and for a token of -1: float32 [..., V]."""
+    return (token[..., None] == jnp.arange(vocab_size)).astype(jnp.float32)
 
 
 def prob(law: Array, token: Array) -> Array:
-    """`law[b, token[b]]` for every row, 0 for a token of -1: float32 [B]."""
-    chance = jnp.take_along_axis(law, jnp.maximum(token, 0)[:, None], axis=1)[:, 0]
+    """`law[..., token]` of `law` [..., V] and `token` [...], 0 for a token of -1."""
+    chance = jnp.take_along_axis(law, jnp.maximum(token, 0)[..., None], axis=-1)[..., 0]
     return jnp.where(token >= 0, chance, 0.0)
 
 
 def normalise(weights: Array, fallback: Array) -> Array:
-    """`weights` [B, V] over their sum; `fallback` where that is 0 or not finite (p equal to q up to rounding)."""
+    """`weights` [..., V] over their sum; `fallback` where that is 0 or not finite (p equal to q up to rounding)."""
     mass = jnp.sum(weights, axis=-1, keepdims=True)
     good = (mass > 0.0) & jnp.isfinite(mass)
     return jnp.where(good, weights / jnp.where(good, mass, 1.0), fallback)
 
 
 def without(law: Array, token: Array) -> Array:
-    """`law` [B, V] given that it is not `token` [B], -1 being none; 0 everywhere if nothing is left."""
-    left = jnp.where(token[:, None] == jnp.arange(law.shape[-1]), 0.0, law)
+    """`law` [..., V] given that it is not `token` [...], -1 being none; 0 everywhere if nothing is left."""
+    left = jnp.where(token[..., None] == jnp.arange(law.shape[-1]), 0.0, law)
     return normalise(left, jnp.zeros_like(law))
+
+
+def proposal(q: Array | None, token: Array, drawn: Array) -> tuple[Array | None, Array]:
+    """Where a child `token` [...] comes from: its law [..., V], and that law at the token [...].
+
+    `q` for a drawn child, all on its token for a chosen one (None if all are), 0 for an absent one (-1). A child that q
+    can not have drawn, because the children before it were all that q had, was chosen too.
+    """
+    if q is None:
+        return None, (token >= 0).astype(jnp.float32)
+    at_token = prob(q, token)
+    drawn &= at_token > 0.0
+    law = jnp.where(drawn[..., None], q, one_hot(token, q.shape[-1]))
+    return law, jnp.where(drawn, at_token, (token >= 0).astype(jnp.float32))
+
+
+def accept(p: Array, q: Array) -> Array:
+    """`min(1, p / q)` of two arrays, and 0 where p is 0."""
+    return jnp.where(p < q, p / jnp.where(q > 0.0, q, 1.0), jnp.where(p > 0.0, 1.0, 0.0))
+
+
+def refused(p: Array, law: Array | None, token: Array, scale: Array | None = None) -> tuple[Array, Array]:
+    """What the target still owes once a child is refused.
+
+    With `S = sum (a p - q)_+`: `norm((a p - q)_+)` [..., V] and `S / (S + 1 - a)` [...]; `scale` is a (None: 1), `law`
+    is q (None: all on `token`). Nothing changes for an absent child.
+    """
+    if law is None:
+        left = jnp.where(token[..., None] == jnp.arange(p.shape[-1]), 0.0, p)
+        left = left if scale is None else scale[..., None] * left
+    else:
+        left = jnp.maximum((p if scale is None else scale[..., None] * p) - law, 0.0)
+    after = normalise(left, p)
+    if scale is None:
+        return after, jnp.ones(token.shape)
+    mass = jnp.sum(left, axis=-1)
+    whole = scale >= 1.0
+    return after, jnp.where(whole, 1.0, mass / jnp.where(whole, 1.0, mass + 1.0 - scale))

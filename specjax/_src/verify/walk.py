@@ -41,7 +41,8 @@ class Plan:
 def verifier(name: str, rule: Rule, siblings: set[str]) -> Verifier:
     """The verifier that walks by `rule`."""
     return Verifier(name, Plan, functools.partial(draw, rule), shared_noise=False, needs_draft_logits=True,
-                    outcomes=functools.partial(outcomes, rule), siblings=frozenset(siblings))
+                    outcomes=functools.partial(outcomes, rule), siblings=frozenset(siblings),
+                    walks=True)
 
 
 def draw(rule: Rule, noise: Noise, plan: Plan) -> Verdict:
