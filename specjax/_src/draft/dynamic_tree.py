@@ -1,8 +1,9 @@
 """A tree that grows where the draft is sure: expansion and rerank of EAGLE-2 (arXiv:2406.16858), each row its own.
 
 The score of a node is the sum of the draft's log-probabilities on its path, before temperature and truncation (in the
-match family, where the noise is known, given the noise). A level's best W nodes are passed through the network, the W likeliest children of each become candidates, and of all
-candidates the best are kept: a connected tree, since no child scores above its parent.
+match family, where the noise is known, given the noise). A level's best W nodes are passed through the network, the W
+likeliest children of each become candidates, and of all candidates the best are kept: a connected tree, since no child
+scores above its parent.
 
 At temperature > 0 the scores say nothing of a *drawn* token, and pruning one by its own score would bias the text. So a
 hybrid tree is built of chosen nodes first; then those inner nodes that score best get one more child each, drawn from

@@ -1,8 +1,8 @@
 """EAGLE: a head that drafts from the target's own features (arXiv:2401.15077, 2406.16858, 2503.01840).
 
 One roll-out serves all three; what differs is the head (`DraftHead`) and the tree. EAGLE-1 drafts a static tree,
-EAGLE-2 one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and was trained on
-what it feeds back.
+EAGLE-2 one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and was trained
+on what it feeds back.
 """
 
 from __future__ import annotations
