@@ -64,7 +64,7 @@ def make_way(subject: Subject, settings: Settings, k: int) -> Way:
     return Way(
         decoder, [rung.shape.num_speculative_tokens for rung in decode.ladder(decoder.rules.drafter)],
         Loop(program, params, greedy), Loop(program, params, sampled),
-        make_writer(decoder, subject, settings, k) if subject.writes else None)
+        make_writer(f"text/{k}", decoder, params, subject.prompts, subject.eos_ids, settings) if subject.writes else None)
 
 
 def make_parts(subject: Subject, settings: Settings, ways: list[Way]) -> dict[str, Repeated]:
