@@ -142,8 +142,8 @@ def show(result: dict[str, Any], console: Console) -> None:
     """Print a line for each drafter, with columns for each temperature."""
     environment, settings = result["environment"], result["settings"]
     console.print(f"{environment['command']}\n{environment['platform']}, {environment['processor']}, jax "
-                  f"{environment['jax']}; {settings['prompts']} texts of up to {settings['max_new_tokens']} tokens, medians "
-                  f"of {settings['text_repeats']}, taken in turns")
+                  f"{environment['jax']}; {settings['prompts']} texts of up to {settings['max_new_tokens']} tokens, "
+                  f"medians of {settings['text_repeats']}, taken in turns")
     rows = result["drafters"]
     temperatures = list(dict.fromkeys(row["temperature"] for row in rows))
     table = Table(box=rich.box.SIMPLE_HEAD, padding=0, collapse_padding=True)
@@ -155,5 +155,5 @@ def show(result: dict[str, Any], console: Console) -> None:
         cells = [f"{row['mean_accepted_length']:.2f} {row['speedup']:.2f}x {row['verifier']}" for row in mine]
         table.add_row(name, str(mine[0]["num_nodes"]), str(mine[0]["depth"]), *cells)
     console.print(table)
-    console.print("tokens per round, the target's own included; speed-up: time per token plain over speculative, prompt "
-                  "included; the rule that verified")
+    console.print("tokens per round, the target's own included; speed-up: time per token plain over speculative, "
+                  "prompt included; the rule that verified")

@@ -8,10 +8,9 @@ from typing import Any
 import specjax
 from specjax._src.draft.choices import EAGLE_PATHS, MEDUSA_PATHS, best_paths
 from specjax._src.tree import Path
-from specjax._src.types import Drafter
-from specjax.checkpoints import LoadedModel, check_same_tokenizer, embedded_names
-from specjax.checkpoints.heads import LoadedHead, load_head
-from specjax.cli.options import DrafterName
+from specjax._src.types import Drafter, Verifier
+from specjax.checkpoints import LoadedHead, LoadedModel, check_same_tokenizer, embedded_names
+from specjax.cli.options import DrafterName, VerifierName
 from specjax.models import some_layers
 
 FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.EAGLE2: "eagle",
@@ -43,7 +42,9 @@ class Wanted:
             raise ValueError(f"--drafter {self.name} proposes a chain: leave --num-nodes and the kind of siblings out")
 
 
-def load_for(wanted: Wanted, target_name: str, target: LoadedModel, draft: str | None) -> LoadedModel | LoadedHead | None:
+def load_for(
+    wanted: Wanted, target_name: str, target: LoadedModel, draft: str | None
+) -> LoadedModel | LoadedHead | None:
     """The weights that a drafter needs beside the target's.
 
     Raises:
@@ -72,7 +73,7 @@ def _load_head(name: DrafterName, target_name: str, target: LoadedModel, draft: 
         if draft not in embedded_names():
             raise ValueError(f"no {family} head is known for {target_name}: name one with --draft (train one with "
                              f"`specjax train {family}`, or convert a published one), or use --drafter ngram")
-    loaded = load_head(draft, target)
+    loaded = specjax.load_head(draft, target)
     if loaded.config.family != family:
         raise ValueError(f"--drafter {name} needs a {family} head, but {draft} is a {loaded.config.family} head: use "
                          f"--drafter {loaded.config.family}, or name another head")
@@ -114,6 +115,16 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     if k is not None and nodes == k + 1:
         return specjax.draft.eagle(head, k, siblings=wanted.siblings or "hybrid")
     return grow(head, nodes, k or 6, WIDTH, drawn=_drawn(wanted, nodes))
+
+
+def fitting(name: DrafterName, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What of `wanted` (k and nodes) means something to a drafter: a look-up has no nodes."""
+    return {key: value for key, value in wanted.items() if key != "num_nodes" or name in FAMILY}
+
+
+def make_verifier(name: VerifierName) -> Verifier | None:
+    """The verifier of that name; None lets `specjax.generate` choose."""
+    return None if name == VerifierName.AUTO else getattr(specjax.verify, name.value)()
 
 
 def _drawn(wanted: Wanted, nodes: int) -> int:
