@@ -6,7 +6,7 @@ tokens in their order, so that a tree is as good for greedy text as one that is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +16,22 @@ from specjax._src.noise import Noise
 from specjax._src.types import Array, Context
 
 
+Ints = Any
+"""An int32 array; those of a static topology are numpy's."""
+
+
 class Family(NamedTuple):
     """What children the W nodes of a level get.
 
     Attributes:
       nodes: int32 [W, K], index in the tree of each child; any index beyond the tree where there is none.
       ranks: int32 [W, K], place of each child among the likeliest tokens.
-      count: int32 [W], number of children.
+      size: int32 [W], number of children.
     """
 
-    nodes: Array
-    ranks: Array
-    count: Array
+    nodes: Ints
+    ranks: Ints
+    size: Ints
 
 
 def pick(
@@ -131,7 +135,7 @@ def _hybrid(
     noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family, depth: Array | int
 ) -> tuple[Array, Array]:
     """All but the last child chosen, the last drawn from the law without them."""
-    last = jnp.maximum(family.count - 1, 0)
+    last = jnp.maximum(family.size - 1, 0)
     place = jnp.arange(likeliest.shape[-1])
     token = jnp.arange(law.shape[-1])
     removed = jnp.zeros(law.shape, bool)
