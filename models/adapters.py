@@ -9,25 +9,27 @@ cache; the call `(tokens int32 [B, T], cache, attend)` gives `specjax.Output`; a
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import linen, nnx
 
 from specjax._src import cache as kv
 from specjax._src.types import Array, Attend, Cache, Model, Output, Weights
+from specjax.models.parts import Borrowed, Fixed
 
 Path = tuple[Any, ...]
 Leaves = tuple[tuple[Path, jax.ShapeDtypeStruct], ...]
 
 
-def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
+def from_nnx(module: nnx.Module, **options: Any) -> tuple[Model, Weights]:
     """Split an nnx module into `(model, params)`.
 
     Equal structures give the same `Model` object, so a program compiled for one set of weights serves another.
 
     Args:
       module: may be abstract (from `nnx.eval_shape`); then the params are `jax.ShapeDtypeStruct`s.
+      options: hashable keywords of the module's call, the same in every call.
 
     Returns:
       The model, and the weights as nested dicts with string keys and array leaves.
@@ -38,14 +40,8 @@ def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
     """
     if not callable(getattr(module, "init_cache", None)):
         raise ValueError(f"{type(module).__name__} has no init_cache(batch, capacity); see specjax.models.from_nnx")
-    parts: Any = nnx.split(module, nnx.Param, ...)
-    graphdef, weights, rest = parts
-    if rest:
-        names = [".".join(map(str, path)) for path, _ in _flat(rest)]
-        raise ValueError(f"{type(module).__name__} holds variables that are no nnx.Param: {', '.join(names)}")
-    flat = [(path, leaf.get_value()) for path, leaf in _flat(weights)]
-    leaves = tuple((path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)) for path, leaf in flat)
-    return _nnx_model(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
+    structure, params = split(module, nnx.Param)
+    return _nnx_model(structure, tuple(sorted(options.items()))), params
 
 
 def from_linen(module: linen.Module, variables: Weights) -> tuple[Model, Weights]:
@@ -80,20 +76,44 @@ def axis_names(module: nnx.Module) -> Weights:
 
     A weight without names gets an empty tuple. Map the names to mesh axes to make a `PartitionSpec`.
     """
-    weights = _flat(nnx.state(module, nnx.Param))
+    weights = _flat(nnx.state(module, (nnx.Param, Borrowed, Fixed)))
     return _nest({tuple(map(str, p)): tuple(w.get_metadata("out_sharding", None) or ()) for p, w in weights})
 
 
-@functools.lru_cache(maxsize=64)
-def _nnx_model(graphdef: nnx.GraphDef[Any], leaves: Leaves) -> Model:
-    def rebuild(params: Weights) -> Any:
-        return nnx.merge(graphdef, nnx.State(_nest({path: _lookup(params, path) for path, _ in leaves})))
+class Structure(NamedTuple):
+    """An nnx module without its weights, a hashable value: equal modules have equal structures."""
 
-    # `init_cache` has no weights to work with, and needs none.
-    skeleton = nnx.merge(graphdef, nnx.State(_nest(dict(leaves))))
+    graphdef: nnx.GraphDef[Any]
+    leaves: Leaves
+
+    def module(self, params: Weights | None = None) -> Any:
+        """The module with these weights; without any it has shapes only, enough for `init_cache`."""
+        found = {path: leaf if params is None else _lookup(params, path) for path, leaf in self.leaves}
+        return nnx.merge(self.graphdef, nnx.State(_nest(found)))
+
+
+def split(module: nnx.Module, *kinds: type[nnx.Variable]) -> tuple[Structure, Weights]:
+    """A module's structure, and its variables of these kinds as nested dicts with string keys and array leaves.
+
+    Raises:
+      ValueError: naming variables of other kinds.
+    """
+    parts: Any = nnx.split(module, kinds, ...)
+    graphdef, weights, rest = parts
+    if rest:
+        names = [".".join(map(str, path)) for path, _ in _flat(rest)]
+        raise ValueError(f"{type(module).__name__} holds variables that are no nnx.Param: {', '.join(names)}")
+    flat = [(path, leaf.get_value()) for path, leaf in _flat(weights)]
+    leaves = tuple((path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)) for path, leaf in flat)
+    return Structure(graphdef, leaves), _nest({tuple(map(str, path)): leaf for path, leaf in flat})
+
+
+@functools.lru_cache(maxsize=64)
+def _nnx_model(structure: Structure, options: tuple[tuple[str, Any], ...]) -> Model:
+    skeleton = structure.module()  # `init_cache` has no weights to work with, and needs none
 
     def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
-        return rebuild(params)(tokens, cache, attend)
+        return structure.module(params)(tokens, cache, attend, **dict(options))
 
     return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
 

@@ -31,11 +31,13 @@ def within(visible: Array, attend: Attend, window: int) -> Array:
 class Attention(nnx.Module):
     """Grouped-query attention that writes its keys and values first and then reads what the cache stored."""
 
-    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> None:
-        c, std = config, config.hidden_size**-0.5
+    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, dtype: jnp.dtype, width: int | None = None) -> None:
+        """`width` is that of the input, where it is not the hidden size (EAGLE-3)."""
+        c, width = config, width or config.hidden_size
+        std = width**-0.5
         self.config = config
-        self.query = param(rngs, (c.hidden_size, c.num_heads, c.head_dim), std, ("embed", "heads", "head_dim"), dtype)
-        kv_shape, kv_names = (c.hidden_size, c.num_kv_heads, c.head_dim), ("embed", "kv_heads", "head_dim")
+        self.query = param(rngs, (width, c.num_heads, c.head_dim), std, ("embed", "heads", "head_dim"), dtype)
+        kv_shape, kv_names = (width, c.num_kv_heads, c.head_dim), ("embed", "kv_heads", "head_dim")
         self.key = param(rngs, kv_shape, std, kv_names, dtype)
         self.value = param(rngs, kv_shape, std, kv_names, dtype)
         out_std = (c.num_heads * c.head_dim * 2 * c.num_layers) ** -0.5
@@ -53,10 +55,10 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array
     ) -> tuple[Array, kv.Layer]:
-        """Attend from `x` [B, T, D] over the slots marked in `visible` [B, T, S].
+        """Attend from `x` over the slots marked in `visible` [B, T, S].
 
         Args:
-          x: [B, T, D], normalised.
+          x: [B, T, width], normalised.
           table: rotary cosine and sine.
           visible: bool [B, T, S].
           layer: this layer's cache, or None to attend over the T tokens alone (then S = T).

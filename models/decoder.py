@@ -46,21 +46,27 @@ class MLP(nnx.Module):
 class Block(nnx.Module):
     """One transformer layer: `x + attention(norm(x))`, then `x + mlp(norm(x))`, the summands normed too if asked."""
 
-    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, rngs: nnx.Rngs, dtype: jnp.dtype, *, width: int | None = None,
+        attention_norm: bool = True,
+    ) -> None:  # fmt: skip
+        """For draft heads: `width` of what attention reads, and whether the block norms that itself."""
         c = config
         norm = functools.partial(RMSNorm, c.hidden_size, c.rms_norm_eps, dtype, unit_offset=c.unit_offset_norm)
-        self.attention_norm = norm()
-        self.attention = Attention(config, rngs, dtype)
+        self.attention_norm = norm() if attention_norm else None
+        self.attention = Attention(config, rngs, dtype, width)
         self.attention_post_norm = norm() if c.post_norms else None
         self.mlp_norm = norm()
         self.mlp = MLP(config, rngs, dtype)
         self.mlp_post_norm = norm() if c.post_norms else None
 
     def __call__(
-        self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array
-    ) -> tuple[Array, kv.Layer]:
-        """Arguments and result as `Attention`, with the residual stream for `x`."""
-        mixed, layer = self.attention(self.attention_norm(x), table, visible, layer, start)
+        self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array,
+        reads: Array | None = None,
+    ) -> tuple[Array, kv.Layer]:  # fmt: skip
+        """Arguments and result as `Attention`, with the residual stream for `x`; attention reads it, or `reads`."""
+        reads = normed(x if reads is None else reads, self.attention_norm)
+        mixed, layer = self.attention(reads, table, visible, layer, start)
         x = x + normed(mixed, self.attention_post_norm)
         return x + normed(self.mlp(self.mlp_norm(x)), self.mlp_post_norm), layer
 
@@ -89,13 +95,16 @@ class Decoder(nnx.Module):
         c = self.config
         return kv.init(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype)
 
-    def __call__(self, tokens: Array, cache: kv.Cache | None, attend: Attend) -> Output:
+    def __call__(
+        self, tokens: Array, cache: kv.Cache | None, attend: Attend, only: tuple[int, ...] | None = None
+    ) -> Output:
         """Score `tokens`.
 
         Args:
           tokens: int32 [B, T], each in `[0, vocab_size)`.
           cache: from `init_cache` or a commit; or None to see no more than the T tokens themselves (training).
           attend: where the tokens stand and what they see.
+          only: indices of the layers to go through, the others are left out; None for all.
 
         Returns:
           `Output` with logits [B, T, V]; features [B, T, D]: `hidden` (after the last norm) and `layer_i`, the residual
@@ -103,29 +112,42 @@ class Decoder(nnx.Module):
           new entries written. A feature that nobody reads costs nothing in a compiled program.
         """
         c = self.config
-        reach = self._reach(attend, tokens.shape[1] if cache is None else kv.capacity(cache))
-        x = self.embedding[...][tokens]
-        if c.scale_embedding:
-            x = x * jnp.asarray(c.hidden_size**0.5, x.dtype)
+        reach = reach_of(c, attend, tokens.shape[1] if cache is None else kv.capacity(cache))
+        x = embedded(c, self.embedding, tokens)
         layers, features = [], {}
         for index, block in enumerate(self.layers):
+            if only is not None and index not in only:
+                layers.append(None if cache is None else cache[index])
+                continue
             features[f"layer_{index}"] = x
             table, visible = reach[index in c.sliding_layers]
             x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)
             layers.append(layer)
         hidden = self.norm(x)
         features |= {f"layer_{c.num_layers}": x, "hidden": hidden}
-        tied = c.tie_embeddings
-        logits = jnp.einsum("btc,vc->btv", hidden, self.embedding[...]) if tied else hidden @ self.head[...]
-        return Output(softcap(logits, c.final_softcap), features, pending=tuple(layers))
+        logits = scored(c, hidden, self.embedding if c.tie_embeddings else self.head)
+        return Output(logits, features, pending=tuple(layers))
 
-    def _reach(self, attend: Attend, slots: int) -> Reach:
-        """Rotary table and visible slots of full layers, and of sliding layers where there are any."""
-        c = self.config
-        visible = kv.visible(attend, slots)
-        table = rotary_table(attend.positions, c.head_dim, c.rope_theta, c.rope_scaling)
-        if c.sliding_window is None:
-            return ((table, visible),)
-        own = c.sliding_rope_theta
-        near = table if own is None else rotary_table(attend.positions, c.head_dim, own)
-        return (table, visible), (near, within(visible, attend, c.sliding_window))
+
+def embedded(config: DecoderConfig, embedding: nnx.Variable, tokens: Array) -> Array:
+    """Rows [B, T, D] of `embedding` [V, D]."""
+    x = embedding[...][tokens]
+    return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.scale_embedding else x
+
+
+def scored(config: DecoderConfig, hidden: Array, head: nnx.Variable) -> Array:
+    """Logits [..., V] of `hidden` [..., D]; `head` is the embedding [V, D] if that is tied, else [D, V]."""
+    logits = jnp.einsum("...c,vc->...v", hidden, head[...]) if config.tie_embeddings else hidden @ head[...]
+    return softcap(logits, config.final_softcap)
+
+
+def reach_of(config: DecoderConfig, attend: Attend, slots: int) -> Reach:
+    """Rotary table and visible slots of full layers, and of sliding layers where there are any."""
+    c = config
+    visible = kv.visible(attend, slots)
+    table = rotary_table(attend.positions, c.head_dim, c.rope_theta, c.rope_scaling)
+    if c.sliding_window is None:
+        return ((table, visible),)
+    own = c.sliding_rope_theta
+    near = table if own is None else rotary_table(attend.positions, c.head_dim, own)
+    return (table, visible), (near, within(visible, attend, c.sliding_window))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,22 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+class Borrowed(nnx.Variable):
+    """A weight of the target that a draft head uses: it is neither trained nor stored with the head."""
+
+
+class Fixed(nnx.Variable):
+    """Numbers that belong to a head and are not trained, such as token ids."""
+
+
 def param(rngs: nnx.Rngs, shape: tuple[int, ...], std: float, names: Names, dtype: jnp.dtype) -> nnx.Param:
     """A weight drawn from a normal law, with the logical names of its axes."""
     return _named(std * jax.random.normal(rngs.params(), shape, dtype), names)
+
+
+def borrowed(rngs: nnx.Rngs, shape: tuple[int, ...], names: Names, dtype: jnp.dtype) -> Borrowed:
+    """The place of a target's weight; what stands there until it comes is random."""
+    return _named(shape[-1] ** -0.5 * jax.random.normal(rngs.params(), shape, dtype), names, Borrowed)
 
 
 def bias(wanted: bool, shape: tuple[int, ...], names: Names, dtype: jnp.dtype) -> nnx.Param | None:
@@ -68,6 +82,6 @@ def normed(x: Array, norm: RMSNorm | None) -> Array:
     return x if norm is None else norm(x)
 
 
-def _named(value: Array, names: Names) -> nnx.Param:
+def _named(value: Array, names: Names, kind: type[Any] = nnx.Param) -> Any:
     # Eager placement would need a mesh while the weights are made; the names alone are metadata for whoever shards.
-    return nnx.Param(value, out_sharding=names, eager_sharding=False)
+    return kind(value, out_sharding=names, eager_sharding=False)

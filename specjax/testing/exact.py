@@ -241,7 +241,8 @@ def _history(setting: Setting, rows: int) -> tuple[History, Any]:
 def _transformed(constraint: Constraint | None, logits: Array, drafted: Array, history: History, state: Any) -> Array:
     masks = constraints.masks_along(constraint, state, drafted)
     masks = None if masks is None else masks[:, : logits.shape[1]]
-    return samplings.log_law(samplings.adjust(logits, history, drafted, 0, masks), history.sampling)
+    prefix = samplings.chain_prefix(drafted, 0, logits.shape[1])
+    return samplings.log_law(samplings.adjust(logits, history, prefix, masks), history.sampling)
 
 
 @functools.partial(jax.jit, static_argnums=0)
