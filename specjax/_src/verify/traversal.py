@@ -7,7 +7,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
-from specjax._src.tree import TokenTree
+from specjax._src.tree import SIBLINGS, TokenTree
 from specjax._src.types import Array, Verifier
 from specjax._src.verify import law
 from specjax._src.verify import node as nodes
@@ -23,10 +23,11 @@ def traversal() -> Verifier:
         S = sum (a P - Q)_+;  P = norm((a P - Q)_+);  a = S / (S + 1 - a);  Q = norm(Q without x)
 
     and a node whose children are all refused is the last one kept with probability a. On a chain this is `block`. Of
-    siblings chosen and drawn the drawn ones are asked first, as `hybrid` does.
+    siblings chosen and drawn the drawn ones are asked first, as `hybrid` does. Exact for every kind of siblings, as
+    `without_replacement` is.
     """
     return Verifier("traversal", plan, law.draw, shared_noise=False, needs_draft_logits=True, outcomes=law.outcomes,
-                    siblings=frozenset({"without_replacement", "one", "chosen", "hybrid"}), static_only=True)
+                    siblings=frozenset(SIBLINGS), static_only=True)
 
 
 def plan(tree: TokenTree, target: Array) -> law.Plan:
