@@ -15,7 +15,6 @@ from specjax._src import rows, sampling
 from specjax._src.noise import Noise
 from specjax._src.types import Array, Context
 
-
 Ints = Any
 """An int32 array; those of a static topology are numpy's."""
 
