@@ -13,6 +13,7 @@ from specjax.models.eagle3 import Eagle3Config as Eagle3Config
 from specjax.models.heads import head_from_nnx as head_from_nnx
 from specjax.models.medusa import Medusa as Medusa
 from specjax.models.medusa import MedusaConfig as MedusaConfig
+from specjax.models.partial import some_layers as some_layers
 
 __all__ = [
     "Decoder",
@@ -27,5 +28,6 @@ __all__ = [
     "from_linen",
     "from_nnx",
     "head_from_nnx",
+    "some_layers",
     "with_vocabulary",
 ]

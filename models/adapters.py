@@ -22,13 +22,14 @@ Path = tuple[Any, ...]
 Leaves = tuple[tuple[Path, jax.ShapeDtypeStruct], ...]
 
 
-def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
+def from_nnx(module: nnx.Module, **options: Any) -> tuple[Model, Weights]:
     """Split an nnx module into `(model, params)`.
 
     Equal structures give the same `Model` object, so a program compiled for one set of weights serves another.
 
     Args:
       module: may be abstract (from `nnx.eval_shape`); then the params are `jax.ShapeDtypeStruct`s.
+      options: hashable keywords of the module's call, the same in every call.
 
     Returns:
       The model, and the weights as nested dicts with string keys and array leaves.
@@ -40,7 +41,7 @@ def from_nnx(module: nnx.Module) -> tuple[Model, Weights]:
     if not callable(getattr(module, "init_cache", None)):
         raise ValueError(f"{type(module).__name__} has no init_cache(batch, capacity); see specjax.models.from_nnx")
     structure, params = split(module, nnx.Param)
-    return _nnx_model(structure), params
+    return _nnx_model(structure, tuple(sorted(options.items()))), params
 
 
 def from_linen(module: linen.Module, variables: Weights) -> tuple[Model, Weights]:
@@ -108,11 +109,11 @@ def split(module: nnx.Module, *kinds: type[nnx.Variable]) -> tuple[Structure, We
 
 
 @functools.lru_cache(maxsize=64)
-def _nnx_model(structure: Structure) -> Model:
+def _nnx_model(structure: Structure, options: tuple[tuple[str, Any], ...]) -> Model:
     skeleton = structure.module()  # `init_cache` has no weights to work with, and needs none
 
     def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
-        return structure.module(params)(tokens, cache, attend)
+        return structure.module(params)(tokens, cache, attend, **dict(options))
 
     return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
 

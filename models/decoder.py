@@ -95,13 +95,16 @@ class Decoder(nnx.Module):
         c = self.config
         return kv.init(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype)
 
-    def __call__(self, tokens: Array, cache: kv.Cache | None, attend: Attend) -> Output:
+    def __call__(
+        self, tokens: Array, cache: kv.Cache | None, attend: Attend, only: tuple[int, ...] | None = None
+    ) -> Output:
         """Score `tokens`.
 
         Args:
           tokens: int32 [B, T], each in `[0, vocab_size)`.
           cache: from `init_cache` or a commit; or None to see no more than the T tokens themselves (training).
           attend: where the tokens stand and what they see.
+          only: indices of the layers to go through, the others are left out; None for all.
 
         Returns:
           `Output` with logits [B, T, V]; features [B, T, D]: `hidden` (after the last norm) and `layer_i`, the residual
@@ -113,6 +116,9 @@ class Decoder(nnx.Module):
         x = embedded(c, self.embedding, tokens)
         layers, features = [], {}
         for index, block in enumerate(self.layers):
+            if only is not None and index not in only:
+                layers.append(None if cache is None else cache[index])
+                continue
             features[f"layer_{index}"] = x
             table, visible = reach[index in c.sliding_layers]
             x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)

@@ -110,4 +110,9 @@ class Eagle(nnx.Module):
         for index, block in enumerate(self.layers):
             x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)
             layers.append(layer)
-        return HeadOutput(scored(c, x, self.embedding if c.tie_embeddings else self.head), x, tuple(layers))
+        return HeadOutput(self.score(x), x, tuple(layers))
+
+    def score(self, hidden: Array) -> Array:
+        """Logits [B, T, V] that belong to guessed features [B, T, D]."""
+        c = self.config.layer
+        return scored(c, hidden.astype(self.dtype), self.embedding if c.tie_embeddings else self.head)

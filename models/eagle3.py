@@ -205,11 +205,14 @@ class Eagle3(nnx.Module):
             old = None if cache is None else cache[index]
             x, entry = block(x, table, visible, old, attend.lengths, reads if index == 0 else None)
             entries.append(entry)
-        out = self.norm(x)
-        return HeadOutput(self._score(out, whole_vocabulary), out if c.norm_output else x, tuple(entries))
+        guess = self.norm(x) if c.norm_output else x
+        return HeadOutput(self.score(guess, whole_vocabulary=whole_vocabulary), guess, tuple(entries))
 
-    def _score(self, out: Array, whole_vocabulary: bool) -> Array:
+    def score(self, hidden: Array, *, whole_vocabulary: bool = True) -> Array:
+        """Logits that belong to guessed features [B, T, D], which are what the head feeds back."""
         c = self.config
+        hidden = hidden.astype(self.dtype)
+        out = hidden if c.norm_output else self.norm(hidden)
         if not c.own_head:
             return scored(c.layer, out, self.embedding if c.layer.tie_embeddings else self.head)
         logits = out @ self.output[...]

@@ -68,8 +68,12 @@ def _draft_head(structure: Structure, draft_vocabulary: bool) -> DraftHead:
     def apply(params: Weights, hidden: Array, tokens: Array, cache: Cache, attend: Attend) -> HeadOutput:
         return structure.module(params)(hidden, tokens, cache, attend, **options)
 
+    def score(params: Weights, hidden: Array) -> Array:
+        return structure.module(params).score(hidden, **options)
+
     width = skeleton.config.layer.hidden_size
-    return DraftHead(skeleton.family, skeleton.needs, width, skeleton.init_cache, fuse, apply, kv.commit)
+    return DraftHead(
+        skeleton.family, skeleton.needs, width, skeleton.dtype, skeleton.init_cache, fuse, apply, score, kv.commit)
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,13 +1,15 @@
-"""Follow a `Constraint` along a chain of tokens; with no constraint everything here is free."""
+"""Follow a `Constraint` along a chain or down a tree of tokens; with no constraint everything here is free."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from specjax._src import rows
+from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Constraint
 
 
@@ -41,6 +43,34 @@ def masks_along(constraint: Constraint | None, state: Any, drafted: Array) -> Ar
     return jnp.concatenate([allowed(state)[:, None], jnp.moveaxis(later, 0, 1)], axis=1)
 
 
+def masks_on(constraint: Constraint | None, state: Any, tree: TokenTree) -> Array | None:
+    """Tokens allowed after each node of a tree: bool [B, N, V], or None."""
+    if constraint is None or tree.shape.is_chain:
+        return masks_along(constraint, state, tree.drafted)
+    states = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], tree.shape.num_nodes, axis=1), state)
+
+    def descend(states: Any, depth: Array) -> tuple[Any, None]:
+        moved = advance_from(constraint, states, tree.parents, tree.tokens)
+        here = jnp.broadcast_to(tree.depths == depth, tree.tokens.shape)
+        return jax.tree.map(functools.partial(_select, here), moved, states), None
+
+    states, _ = jax.lax.scan(descend, states, jnp.arange(1, tree.shape.depth + 1))
+    return masks_of(constraint, states)
+
+
+def advance_from(constraint: Constraint | None, states: Any, parents: Array, tokens: Array) -> Any:
+    """States [B, W, ..] after one token [B, W] each, from those [B, A, ..] that `parents` [B, W] point at."""
+    if constraint is None:
+        return None
+    above = jax.tree.map(lambda leaf: jax.vmap(lambda row, at: row[at])(leaf, jnp.maximum(parents, 0)), states)
+    return jax.vmap(jax.vmap(constraint.advance))(above, tokens)
+
+
+def masks_of(constraint: Constraint | None, states: Any) -> Array | None:
+    """Tokens allowed next in each of the states [B, W, ..]: bool [B, W, V], or None."""
+    return None if constraint is None else jax.vmap(jax.vmap(constraint.mask))(states)
+
+
 def states_along(constraint: Constraint | None, state: Any, emitted: Array) -> tuple[Any, Array]:
     """States after each of the emitted tokens [B, P] (leaves [P, B, ...]) and whether each is `done`: bool [B, P]."""
     if constraint is None:
@@ -62,3 +92,7 @@ def after(states: Any, state: Any, num: Array) -> Any:
         return rows.take(jnp.moveaxis(every, 0, 1), num)
 
     return jax.tree.map(pick, states, state)
+
+
+def _select(mask: Array, new: Array, old: Array) -> Array:
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 2)), new, old)

@@ -53,22 +53,17 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
     base = state.length - 1
     context = _context(rules, params, state)
     noise = Noise(state.key, state.length, rules.verifier.shared_noise)
-    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live))
-    if drafter.shape.num_speculative_tokens == 0:
-        tree, draft = root_only(context), state.draft  # a drafter that is off is not touched; it catches up later
-    else:
-        tree, draft = drafter.propose(params.draft, noise, state.draft, context)
-        if rules.verifier.needs_draft_logits and tree.draft_logits is None and not drafter.one_hot:
-            raise ValueError(f"verifier {rules.verifier.name} needs the law each token was drawn from, but drafter "
-                             f"{drafter.name} gives no draft_logits: let it return them, declare it one_hot if its "
-                             "tokens are chosen, or use verify.match()")
+    noise = noise.prepared(drafter.shape.num_nodes, sampling.any_sampled(state.sampling, state.live),
+                           max(1, drafter.shape.depth) if rules.verifier.walks else 1)
+    tree, draft, cache = _propose(rules, drafter, params, noise, state, context)
 
-    positions = base[:, None] + jnp.arange(drafter.shape.num_nodes)
-    out = rules.model.apply(params.target, tree.tokens, state.cache, Attend(base, positions, tree.valid))
+    ancestors = None if tree.shape.is_chain else tree.ancestors
+    attend = Attend(base, base[:, None] + tree.depths, tree.valid, ancestors)
+    out = rules.model.apply(params.target, tree.tokens, cache, attend)
     chex.assert_shape(out.logits, (*tree.tokens.shape, context.vocab_size))
-    masks = constraints.masks_along(rules.constraint, state.rule_state, tree.drafted)
-    logits = sampling.adjust(out.logits, state.history, tree.drafted, 0, masks)
-    verdict, broken, logits = _verify(rules.verifier, noise, tree, logits, state)
+    masks = constraints.masks_on(rules.constraint, state.rule_state, tree)
+    logits = sampling.adjust(out.logits, state.history, sampling.tree_prefix(tree), masks)
+    verdict, last, broken, logits = _verify(rules.verifier, noise, tree, logits, state)
 
     emitted = _emitted(tree, verdict)
     available = jnp.where(state.live, verdict.num_accepted + ~broken, 0)
@@ -77,23 +72,44 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
     emitted = jnp.where(jnp.arange(emitted.shape[1]) < counts[:, None], emitted, 0)
 
     stats = states.count_round(
-        state.stats, state.live, tree.num_drafted, verdict.num_accepted, counts, finish != FinishReason.RUNNING)
-    state = _record_logprobs(state, emitted, counts, logits, out.logits)
-    feedback = Feedback(tree.tokens, out.features, jnp.arange(emitted.shape[1]) < counts[:, None], base,
+        state.stats, state.live, tree.drafted_by_depth, verdict.num_accepted, tree.is_inner(last), counts,
+        finish != FinishReason.RUNNING)
+    state = _record_logprobs(state, emitted, counts, _along(verdict, logits), _along(verdict, out.logits))
+    features = {name: _along(verdict, feature) for name, feature in out.features.items()}
+    feedback = Feedback(_along(verdict, tree.tokens), features, jnp.arange(emitted.shape[1]) < counts[:, None], base,
                         rows.take(emitted, jnp.maximum(counts - 1, 0)))
     state = replace(
         state,
         tokens=rows.write(state.tokens, emitted, state.length),
         length=state.length + counts,
         finish=finish,
-        cache=rules.model.commit(out.pending, None, base, counts),
-        draft=rules.drafter.advance(params.draft, draft, feedback),
-        features=_last_features(out.features, counts, state.features),
+        cache=rules.model.commit(out.pending, verdict.path, base, counts),
+        draft=rules.drafter.advance(draft_params(rules, params), draft, feedback),
+        features=_last_features(features, counts, state.features),
         rule_state=constraints.after(rule_states, state.rule_state, counts),
         stats=stats,
     )
     info = Info(emitted, counts, tree.num_drafted, jnp.minimum(verdict.num_accepted, counts))
     return plan_round(rules, params, state), info
+
+
+def _propose(
+    rules: Rules, drafter: Drafter, params: Params, noise: Noise, state: State, context: Context
+) -> tuple[TokenTree, Any, Any]:
+    """The tree, the drafter's state, and the target's cache, in which only a drafter with `own_target` writes."""
+    if drafter.shape.num_speculative_tokens == 0:
+        return root_only(context), state.draft, state.cache  # a drafter that is off is not touched; it catches up later
+    tree, draft, *cache = drafter.propose(draft_params(rules, params), noise, state.draft, context)
+    if rules.verifier.needs_draft_logits and tree.draft_logits is None and not drafter.one_hot:
+        raise ValueError(f"verifier {rules.verifier.name} needs the law each token was drawn from, but drafter "
+                         f"{drafter.name} gives no draft_logits: let it return them, declare it one_hot if its "
+                         "tokens are chosen, or use verify.match()")
+    return tree, draft, cache[0] if cache else state.cache
+
+
+def draft_params(rules: Rules, params: Params) -> Any:
+    """The drafter's parameters, which are the target's where it drafts for itself."""
+    return params.target if rules.drafter.own_target and params.draft is None else params.draft
 
 
 def plan_round(rules: Rules, params: Params, state: State) -> State:
@@ -154,7 +170,7 @@ def feed(rules: Rules, params: Params, state: State, entries: Array, new_length:
         out = rules.model.apply(params.target, tokens, cache, attend)
         following = rows.take(state.tokens, entries + num)
         draft = rules.drafter.advance(
-            params.draft, draft, Feedback(tokens, out.features, valid, entries, following))
+            draft_params(rules, params), draft, Feedback(tokens, out.features, valid, entries, following))
         cache = rules.model.commit(out.pending, None, entries, num)
         return entries + num, cache, draft, _last_features(out.features, num, features)
 
@@ -176,30 +192,38 @@ def _context(rules: Rules, params: Params, state: State) -> Context:
 
 def _verify(
     verifier: Verifier, noise: Noise, tree: TokenTree, logits: Array, state: State
-) -> tuple[Verdict, Array, Array]:
-    """The verdict, whether the next token could not be drawn [B], and `logits` [B, N, V] without what is not finite.
+) -> tuple[Verdict, Array, Array, Array]:
+    """The verdict, the last node kept [B], whether the token after it could not be drawn [B], and `logits` [B, N, V]
+    without what is not finite.
 
     A round without a sampled row takes the greedy walk, which needs neither softmax nor noise.
     """
     finite = jnp.isfinite(jnp.max(logits, axis=-1)) | ~tree.valid
-    first_broken = jnp.where(jnp.all(finite, axis=1), tree.tokens.shape[1], jnp.argmin(finite, axis=1))
     logits = jnp.where(finite[..., None], logits, 0.0)
     # What was drafted behind a broken node can not be judged; the row ends there, and harms no other.
-    valid = tree.valid & (jnp.arange(tree.tokens.shape[1]) <= first_broken[:, None])
-    tree = replace(tree, valid=valid)
+    tree = replace(tree, valid=tree.valid & ~tree.below(~finite))
 
     def sampled(logits: Array) -> Verdict:
         return verifier.draw(noise, verifier.plan(tree, sampling.log_law(logits, state.sampling)))
 
     verdict = jax.lax.cond(
         sampling.any_sampled(state.sampling, state.live), sampled, functools.partial(greedy, tree), logits)
-    return verdict, state.live & (verdict.num_accepted == first_broken), logits
+    last = verdict.num_accepted if verdict.path is None else rows.take(verdict.path, verdict.num_accepted)
+    return verdict, last, state.live & ~rows.take(finite, last), logits
+
+
+def _along(verdict: Verdict, values: Array) -> Array:
+    """What belongs to the nodes of the path: [B, N, ..] -> [B, P, ..]."""
+    if verdict.path is None:
+        return values
+    return jax.vmap(lambda row, path: row[path])(values, verdict.path)
 
 
 def _emitted(tree: TokenTree, verdict: Verdict) -> Array:
     """The kept tokens, then the target's own: int32 [B, P], 0 behind it."""
-    place = jnp.arange(tree.tokens.shape[1])
-    accepted = jnp.pad(tree.drafted, ((0, 0), (0, 1)))
+    kept = _along(verdict, tree.tokens)
+    place = jnp.arange(kept.shape[1])
+    accepted = jnp.pad(kept[:, 1:], ((0, 0), (0, 1)))
     own = jnp.where(place == verdict.num_accepted[:, None], verdict.next_token[:, None], 0)
     return jnp.where(place < verdict.num_accepted[:, None], accepted, own)
 

@@ -140,7 +140,7 @@ def stream(
 
 def _rounds(rules: Rules, params: Params, state: State) -> Generator[tuple[Array, Array], None, Generation]:
     rungs = decode.ladder(rules.drafter)
-    width = rungs[0].shape.num_nodes
+    width = rungs[0].shape.num_speculative_tokens + 1
     longest = int(_longest(state))
     while longest >= 0:
         rung = [rung for rung in rungs if rung.shape.num_speculative_tokens >= longest][-1]

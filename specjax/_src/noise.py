@@ -12,7 +12,7 @@ Two families, by verifier:
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import field, replace
 
 import jax
 import jax.numpy as jnp
@@ -31,26 +31,29 @@ class Noise:
       key: typed PRNG keys [B], one a row.
       length: int32 [B], row length at the start of the round.
       shared: True for the match family.
-      table: float32 [B, N + 2, 2], numbers of the rejection family hashed beforehand (see `prepared`); or None.
+      table: float32 [B, N + A + 1, 2], numbers of the rejection family hashed beforehand (see `prepared`); or None.
+      num_tests: A, of which numbers the table holds.
     """
 
     key: Array
     length: Array
     shared: bool = static()
     table: Array | None = None
+    num_tests: int = field(default=1, metadata={"static": True})
 
-    def prepared(self, num_nodes: int, wanted: Array) -> Noise:
-        """The same numbers, those of nodes below `num_nodes` hashed now if `wanted` (bool []), in one go.
+    def prepared(self, num_nodes: int, wanted: Array, num_tests: int = 1) -> Noise:
+        """The same numbers hashed now, if `wanted` (bool []), in one go: of N nodes and A tests (see `accept`).
 
         One by one inside a roll-out they would cost more than all that is done with them.
         """
         if self.shared:
             return self
         nodes = [_address(DRAFT, node) for node in range(num_nodes)]
-        addresses = jnp.array([*nodes, _address(ACCEPT, 0), _address(RECOVER, 0)], jnp.uint32)
+        tests = [_address(ACCEPT, test) for test in reversed(range(num_tests))]
+        addresses = jnp.array([*nodes, *tests, _address(RECOVER, 0)], jnp.uint32)
         hashed = jax.vmap(self._hashed, out_axes=1)
         nothing = jnp.zeros((self.key.shape[0], len(addresses), 2), jnp.float32)
-        return replace(self, table=jax.lax.cond(wanted, hashed, lambda _: nothing, addresses))
+        return replace(self, table=jax.lax.cond(wanted, hashed, lambda _: nothing, addresses), num_tests=num_tests)
 
     def draw_draft(self, node: Array | int, log_law: Array) -> Array:
         """The drafter's child of `node`, int32 [B], drawn from the normalised `log_law` [B, V]."""
@@ -58,18 +61,42 @@ class Noise:
             return self.draw_target(node, log_law)
         return categorical(self._uniforms(DRAFT, node), jnp.exp(log_law))
 
-    def draw_target(self, node: Array | int, log_law: Array) -> Array:
-        """The target's own choice after `node` (match family), int32 [B], by Gumbel noise."""
-        return rows.argmax(log_law + self.gumbel(node, log_law.shape[-1]))
+    def draw_children(self, nodes: Array, log_laws: Array, depth: Array | int) -> Array:
+        """The drafter's tokens at W `nodes` of a tree, of one level: int32 [B, W].
 
-    def gumbel(self, node: Array | int, vocab_size: int) -> Array:
-        """Gumbel noise [B, V], float32, of the position after `node` (match family)."""
-        keys = fold(self.key, self.length + node)
+        On a chain, node 1 gets what `draw_draft(0, ..)` gives. In the match family all nodes of a level hear one noise,
+        so that siblings of one law are one token: for more, take the best of `log_law + gumbel(depth)`.
+
+        Args:
+          nodes: int32 [W] or [B, W], nodes to be filled, from 1 on.
+          log_laws: float32 [B, W, V], normalised, the law of each.
+          depth: of their parents.
+        """
+        batch, width, vocab_size = log_laws.shape
+        if self.shared:
+            return rows.argmax(log_laws + self.gumbel(depth, vocab_size)[:, None])
+        nodes = jnp.broadcast_to(nodes, (batch, width))
+        uniforms = jax.vmap(lambda node: self._uniforms(DRAFT, node), in_axes=1, out_axes=1)(nodes - 1)
+        laws = jnp.exp(log_laws)
+        return categorical(uniforms.reshape(-1, 2), laws.reshape(-1, vocab_size)).reshape(batch, width)
+
+    def draw_target(self, depth: Array | int, log_law: Array) -> Array:
+        """The target's own choice after a node at `depth` (match family), int32 [B], by Gumbel noise."""
+        return rows.argmax(log_law + self.gumbel(depth, log_law.shape[-1]))
+
+    def gumbel(self, depth: Array | int, vocab_size: int) -> Array:
+        """Gumbel noise [B, V], float32, of the position after a node at `depth` (match family)."""
+        keys = fold(self.key, self.length + depth)
         return jax.vmap(lambda key: jax.random.gumbel(key, (vocab_size,), jnp.float32))(keys)
 
-    def accept(self) -> Array:
-        """Uniform numbers [B] in [0, 1) that decide how many drafted tokens are kept (rejection family)."""
-        return self._uniforms(ACCEPT, 0)[:, 0]
+    def accept(self, test: Array | int = 0) -> Array:
+        """Uniform numbers [B] in [0, 1) that decide what is kept (rejection family).
+
+        A rule that weighs the whole draft makes one test a round, a walk one at each depth.
+        """
+        if self.num_tests <= 1 and not (isinstance(test, int) and test < self.num_tests):
+            return self._hashed(_address(ACCEPT, test))[:, 0]  # the table may lack it
+        return self._uniforms(ACCEPT, test)[:, 0]
 
     def draw_next(self, law: Array) -> Array:
         """The recovered or bonus token (rejection family), int32 [B], drawn from `law` [B, V]."""
@@ -79,7 +106,8 @@ class Noise:
         """Two uniform numbers in [0, 1) for each row, [B, 2]."""
         if self.table is None:
             return self._hashed(_address(role, node))
-        place = node if role == DRAFT else self.table.shape[1] - 3 + role
+        last = self.table.shape[1] - 1
+        place = node if role == DRAFT else last if role == RECOVER else last - 1 - node
         return rows.take(self.table, jnp.broadcast_to(place, self.length.shape))
 
     def _hashed(self, address: Array | int) -> Array:

@@ -8,12 +8,13 @@ skipped at run time by `lax.cond`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from specjax._src import rows, truncate
+from specjax._src.tree import TokenTree
 from specjax._src.types import Array, pytree
 
 
@@ -72,6 +73,33 @@ class History:
     sampling: Sampling
 
 
+class Prefix(NamedTuple):
+    """The drafted tokens that stand between the committed text and each of T places.
+
+    Attributes:
+      tokens: int32 [B, D], drafted tokens in any order.
+      before: bool [1 | B, T, D], which of them precede each place.
+      count: int32 [1 | B, T], how many do.
+    """
+
+    tokens: Array
+    before: Array
+    count: Array
+
+
+def chain_prefix(drafted: Array, offset: Array | int, places: int) -> Prefix:
+    """`places` consecutive places on a chain of `drafted` [B, D]; `offset` of them precede the first place."""
+    count = offset + jnp.arange(places, dtype=jnp.int32)
+    return Prefix(drafted, (jnp.arange(drafted.shape[1]) < count[:, None])[None], count[None])
+
+
+def tree_prefix(tree: TokenTree) -> Prefix:
+    """The places behind each node of a tree."""
+    if tree.shape.is_chain:
+        return chain_prefix(tree.drafted, 0, tree.shape.num_nodes)
+    return Prefix(tree.drafted, tree.ancestors[:, :, 1:], tree.depths)
+
+
 def by_row(sampling: Sampling, batch: int) -> Sampling:
     """`sampling` with every scalar spread to [B] and every [V] to [B, V]; `seed` is dropped (it lives in the keys)."""
 
@@ -98,14 +126,13 @@ def by_row(sampling: Sampling, batch: int) -> Sampling:
     )
 
 
-def adjust(logits: Array, history: History, drafted: Array, offset: Array | int, mask: Array | None = None) -> Array:
+def adjust(logits: Array, history: History, prefix: Prefix, mask: Array | None = None) -> Array:
     """Bias, masks and penalties: what acts on the logits of greedy and sampled rows alike.
 
     Args:
-      logits: [B, T, V]; row `t` stands after the committed tokens and the first `offset + t` of `drafted`.
+      logits: [B, T, V]; row `t` stands after the committed tokens and those of `prefix` that precede place `t`.
       history: of the rows.
-      drafted: int32 [B, D], drafted tokens of the chain.
-      offset: how many of them precede `logits[:, 0]`.
+      prefix: the drafted tokens before each place.
       mask: bool [B, T, V] of a constraint, or None.
 
     Returns:
@@ -120,8 +147,8 @@ def adjust(logits: Array, history: History, drafted: Array, offset: Array | int,
         allowed = mask if allowed is None else mask & allowed
     if allowed is not None:
         logits = jnp.where(allowed, logits, -jnp.inf)
-    logits = _withhold_eos(logits, history, offset)
-    return _penalise(logits, history, drafted, offset)
+    logits = _withhold_eos(logits, history, prefix)
+    return _penalise(logits, history, prefix)
 
 
 def log_law(logits: Array, sampling: Sampling, exactly: bool = True) -> Array:
@@ -168,8 +195,8 @@ def any_sampled(sampling: Sampling, live: Array) -> Array:
     return jnp.any(live & (sampling.temperature > 0.0))
 
 
-def _withhold_eos(logits: Array, history: History, offset: Array | int) -> Array:
-    generated = (history.length - history.start)[:, None] + offset + jnp.arange(logits.shape[1])
+def _withhold_eos(logits: Array, history: History, prefix: Prefix) -> Array:
+    generated = (history.length - history.start)[:, None] + prefix.count
     early = generated < history.sampling.min_new_tokens[:, None]
 
     def withhold(logits: Array) -> Array:
@@ -179,14 +206,14 @@ def _withhold_eos(logits: Array, history: History, offset: Array | int) -> Array
     return jax.lax.cond(jnp.any(early), withhold, lambda same: same, logits)
 
 
-def _penalise(logits: Array, history: History, drafted: Array, offset: Array | int) -> Array:
+def _penalise(logits: Array, history: History, prefix: Prefix) -> Array:
     sampling = history.sampling
     additive_off = (sampling.presence_penalty == 0.0) & (sampling.frequency_penalty == 0.0)
     off = (sampling.repetition_penalty == 1.0) & additive_off
 
     def penalise(logits: Array) -> Array:
         prompt, output = _counts(history, logits.shape[-1])
-        output = output[:, None] + _drafted_counts(drafted, offset, logits.shape)
+        output = output[:, None] + _drafted_counts(prefix, logits.shape)
         seen = (prompt[:, None] > 0) | (output > 0)
         factor = jnp.where(seen, sampling.repetition_penalty[:, None, None], 1.0)
         logits = jnp.where(logits > 0, logits / factor, logits * factor)
@@ -208,10 +235,11 @@ def _counts(history: History, vocab_size: int) -> tuple[Array, Array]:
     return jax.vmap(count)(history.tokens, in_prompt), jax.vmap(count)(history.tokens, in_output)
 
 
-def _drafted_counts(drafted: Array, offset: Array | int, shape: tuple[int, ...]) -> Array:
-    """How often each token stands among the drafted ones before each position: int32 [B, T, V]."""
-    before = offset + jnp.arange(shape[1])
-    counts = jnp.zeros(shape, jnp.int32)
-    for index in range(drafted.shape[1]):
-        counts += (drafted[:, index, None, None] == jnp.arange(shape[2])) & (index < before)[:, None]
-    return counts
+def _drafted_counts(prefix: Prefix, shape: tuple[int, ...]) -> Array:
+    """How often each token stands among the drafted ones before each place: int32 [B, T, V]."""
+    before = jnp.broadcast_to(prefix.before, (*shape[:2], prefix.tokens.shape[1])).astype(jnp.int32)
+
+    def count(tokens: Array, before: Array) -> Array:
+        return jnp.zeros(shape[1:], jnp.int32).at[:, tokens].add(before, mode="drop")
+
+    return jax.vmap(count)(prefix.tokens, before)

@@ -17,11 +17,13 @@ from specjax._src.decode import Rules
 from specjax._src.draft.null import null
 from specjax._src.request import Request, full_capacity, known_ids, make_request
 from specjax._src.state import FinishReason, Generation, State, no_stats
-from specjax._src.types import Array, Constraint, Drafter, Model, Params, Verifier
+from specjax._src.types import PREFILL, Array, Constraint, Drafter, Model, Params, Verifier
 from specjax._src.verify.block import block
+from specjax._src.verify.hybrid import hybrid
 from specjax._src.verify.match import match
+from specjax._src.verify.specinfer import specinfer
+from specjax._src.verify.without_replacement import without_replacement
 
-PREFILL = 256  # prompt tokens read in one pass
 EXTEND = 32  # tokens read in one pass behind a running text; the cache keeps as many slots free
 
 
@@ -62,13 +64,13 @@ def speculative(
     Args:
       model: the target.
       drafter: None for plain decoding.
-      verifier: None chooses: `verify.block()` for a drawn draft (no rule for one chain accepts more), `verify.match()`
-        for a one-hot one (it needs no law of the draft, and the text is that of plain decoding).
+      verifier: None chooses by how the draft's tokens come about, see `auto`.
       constraint: on the text, for all rows.
       logprobs: also record log-probabilities of the emitted tokens.
 
     Raises:
       TypeError: if an argument is not what its name says.
+      ValueError: if the verifier can not judge what the drafter proposes.
     """
     drafter = null() if drafter is None else drafter
     for name, value, kind, remedy in (
@@ -79,9 +81,37 @@ def speculative(
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be {remedy}, got {value!r}")
-    if verifier is None:
-        verifier = match() if drafter.one_hot else block()
+    verifier = auto(drafter) if verifier is None else verifier
+    _check_fit(drafter, verifier)
     return _decoder(Rules(model, drafter, verifier, constraint, bool(logprobs)))
+
+
+def auto(drafter: Drafter) -> Verifier:
+    """The verifier that keeps most of what a drafter proposes, and leaves the law as it is.
+
+    Chosen tokens: `verify.match()`; it needs no law of the draft, and the text is that of plain decoding. A drawn chain:
+    `verify.block()`; no rule for one chain keeps more. A drawn tree: the rule made for its kind of siblings.
+    """
+    if drafter.one_hot:
+        return match()
+    if drafter.shape.is_chain:
+        return block()
+    return {"independent": specinfer, "without_replacement": without_replacement}.get(drafter.siblings, hybrid)()
+
+
+def _check_fit(drafter: Drafter, verifier: Verifier) -> None:
+    """Refuse a verifier that would judge the drafter's tree wrongly."""
+    shape, kind = drafter.shape, "chosen" if drafter.one_hot else drafter.siblings
+    remedy = f"leave verifier out for verify.{auto(drafter).name}(), or change the drafter"
+    if verifier.chains_only and not shape.is_chain:
+        raise ValueError(f"verify.{verifier.name}() judges one path, but drafter {drafter.name} proposes a tree: "
+                         f"{remedy}")
+    if verifier.static_only and shape.parents is None:
+        raise ValueError(f"verify.{verifier.name}() must know the topology of the tree when it is compiled, but "
+                         f"drafter {drafter.name} grows a tree of its own in each row: {remedy}")
+    if kind not in verifier.siblings:
+        raise ValueError(f"verify.{verifier.name}() judges siblings that are {', '.join(sorted(verifier.siblings))}, "
+                         f"but those of drafter {drafter.name} are {kind}: {remedy}")
 
 
 @functools.cache
@@ -156,7 +186,7 @@ def _small_cache(model: Model) -> Any:
 def check_pair(rules: Rules, params: Params) -> None:
     """Refuse parameters that do not go with the drafter."""
     drafter = rules.drafter
-    if drafter.needs_params and params.draft is None:
+    if drafter.needs_params and params.draft is None and not drafter.own_target:
         raise ValueError(f"drafter {drafter.name} has a model of its own, but draft_params is None: pass its "
                          "parameters as draft_params")
     if not drafter.needs_params and params.draft is not None:
@@ -180,7 +210,8 @@ def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, 
         tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
         capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
         drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
-        eos=request.eos, stop=request.stop, cache=cache, draft=rules.drafter.init(params.draft, batch, capacity),
+        eos=request.eos, stop=request.stop, cache=cache, 
+        draft=rules.drafter.init(decode.draft_params(rules, params), batch, capacity),
         features=features, rule_state=constraints.start(rules.constraint, batch),
         stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)
 

@@ -40,8 +40,9 @@ class Stats:
       accepted: int32 [B], proposed tokens that were kept.
       recovered: int32 [B], tokens the target drew after it refused a proposed one.
       bonus: int32 [B], tokens the target drew after a block that it kept whole (every token of plain decoding is one).
-      drafted_per_position: int32 [B, k], rounds in which position `i` of the block was proposed.
-      reached_per_position: int32 [B, k], rounds in which position `i` was proposed and all before it were kept.
+      drafted_per_position: int32 [B, k], rounds in which position `i` of the block (depth `i + 1` of the tree) was
+        proposed.
+      reached_per_position: int32 [B, k], rounds in which position `i` was proposed behind tokens that were all kept.
       accepted_per_position: int32 [B, k], rounds in which position `i` of the block was kept.
       drafted_per_round: int32 [B, R], 0 past the row's end.
       accepted_per_round: int32 [B, R], 0 past the row's end.
@@ -197,24 +198,27 @@ def no_stats(batch: int, num_speculative_tokens: int, max_rounds: int) -> Stats:
 
 
 def count_round(
-    stats: Stats, live: Array, drafted: Array, num_accepted: Array, emitted: Array, ended: Array
+    stats: Stats, live: Array, drafted: Array, num_accepted: Array, refused: Array, emitted: Array, ended: Array
 ) -> Stats:
     """Counters after a round.
 
     Args:
       stats: before it.
       live: bool [B], rows that took part.
-      drafted: int32 [B], tokens proposed.
+      drafted: int32 [B, k], tokens proposed at each depth.
       num_accepted: int32 [B], tokens the verifier kept, before the row's end cut them.
+      refused: bool [B], something was proposed behind the kept tokens.
       emitted: int32 [B], tokens that count.
       ended: bool [B], the row ended in this round: what was proposed behind its end does not count.
     """
     accepted = jnp.minimum(num_accepted, emitted)
     own = emitted - accepted  # 1 where the target's own token counts, else 0
-    counted = jnp.where(ended, jnp.minimum(drafted, emitted), drafted)
-    refused = num_accepted < drafted
     position = jnp.arange(stats.accepted_per_position.shape[1])
-    proposed, kept = position < counted[:, None], position < accepted[:, None]
+    drafted = jnp.pad(drafted, ((0, 0), (0, len(position) - drafted.shape[1])))  # a narrower rung
+    drafted = jnp.where(ended[:, None] & (position >= emitted[:, None]), 0, drafted)
+    counted = jnp.sum(drafted, axis=1, dtype=jnp.int32)
+    proposed, kept = drafted > 0, position < accepted[:, None]
+    reached = proposed & (kept | ((position == accepted[:, None]) & refused[:, None]))
     # A record as long as the budget has room for every round, since a round emits at least one token.
     here = (jnp.arange(stats.drafted_per_round.shape[1]) == stats.rounds[:, None]) & live[:, None]
     return Stats(
@@ -224,7 +228,7 @@ def count_round(
         recovered=stats.recovered + own * refused,
         bonus=stats.bonus + own * ~refused,
         drafted_per_position=stats.drafted_per_position + proposed,
-        reached_per_position=stats.reached_per_position + (proposed & (position <= accepted[:, None])),
+        reached_per_position=stats.reached_per_position + reached,
         accepted_per_position=stats.accepted_per_position + kept,
         drafted_per_round=stats.drafted_per_round + here * counted[:, None],
         accepted_per_round=stats.accepted_per_round + here * accepted[:, None],

@@ -1,7 +1,7 @@
 """Token trees: what a drafter proposes below the root. A chain is the tree with one branch.
 
-Nodes stand level by level: node 0 is the root, a parent comes before its children, and depth never falls from one node
-to the next. The order of siblings is the order in which a verifier asks them.
+Node 0 is the root, and a parent comes before its children. The order of siblings is the order in which a verifier asks
+them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from specjax._src.types import Array, pytree, static
 
 SIBLINGS = ("chosen", "one", "independent", "without_replacement", "hybrid")
-"""How the children of a node come about: all chosen (q is one-hot); one child at most, drawn from q; several, each drawn
-from q; several drawn from q without replacement; chosen ones and behind them one drawn from what q leaves without
+"""How the children of a node come about: all chosen (q is one-hot); one child at most, drawn from q; several, each
+drawn from q; several drawn from q without replacement; chosen ones and behind them one drawn from what q leaves without
 them."""
 
 Path = tuple[int, ...]
@@ -119,7 +119,7 @@ def _topology(parents: tuple[int, ...]) -> _Topology:
 
 @pytree
 class TokenTree:
-    """Proposed tokens, level by level; node 0 is the root, the last committed token.
+    """Proposed tokens; node 0 is the root, the last committed token.
 
     Attributes:
       tokens: int32 [B, N]; 0 where not valid.
@@ -183,8 +183,15 @@ class TokenTree:
         """Valid nodes below the root: int32 [B]."""
         return jnp.sum(self.valid[:, 1:], axis=1, dtype=jnp.int32)
 
+    def below(self, marked: Array) -> Array:
+        """Which nodes have a marked one [B, N] above them, themselves not counted: bool [B, N]."""
+        if self.shape.is_chain:
+            return jnp.cumsum(marked, axis=1) - marked > 0
+        above = self.ancestors & ~jnp.eye(self.shape.num_nodes, dtype=bool)
+        return jnp.any(above & marked[:, None, :], axis=-1)
+
     def children(self, node: Array) -> tuple[Array, Array]:
-        """The valid children of `node` [B] in their order: int32 [B, branching], and bool, whether there is such a one."""
+        """The valid children of `node` [B] in order: int32 [B, branching], and bool, whether there is such a one."""
         is_child = (self.parents == node[:, None]) & self.valid
         order = jnp.cumsum(is_child, axis=1, dtype=jnp.int32)
         here = is_child[:, None, :] & (order[:, None, :] == jnp.arange(1, self.shape.branching + 1)[:, None])

@@ -126,19 +126,23 @@ class DraftHead(NamedTuple):
       name: for error messages.
       needs: names of target features that `fuse` reads.
       hidden_size: D.
+      dtype: of the hidden states.
       init_cache: `(batch, capacity) -> cache`, as in `Model`.
       fuse: `(params, features dict of name to [B, T, F]) -> [B, T, D]`, the target's features in the head's own width.
       apply: `(params, hidden [B, T, D], tokens int32 [B, T], cache, Attend) -> HeadOutput`; `hidden` is fused features
         or the `hidden` of an earlier call, `tokens` those that follow, `Attend.positions` those of the features.
+      score: `(params, hidden [B, T, D]) -> logits [B, T, V]`, those that `apply` returns beside such `hidden`.
       commit: as in `Model`.
     """
 
     name: str
     needs: frozenset[str]
     hidden_size: int
+    dtype: Any
     init_cache: Callable[[int, int], Cache]
     fuse: Callable[[Weights, dict[str, Array]], Array]
     apply: Callable[[Weights, Array, Array, Cache, Attend], HeadOutput]
+    score: Callable[[Weights, Array], Array]
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
 
 
@@ -164,6 +168,10 @@ class Params(NamedTuple):
 
     target: Any
     draft: Any = None
+
+
+PREFILL = 256
+"""Prompt tokens read in one pass, and so the widest `Feedback`."""
 
 
 @pytree
@@ -301,6 +309,7 @@ class Verifier(NamedTuple):
       chains_only: True for a rule that judges one path.
       static_only: True for a rule that must know the topology of a tree when it is compiled.
       lossless: False for a rule that changes the target's law.
+      walks: True for a rule that draws a number at every depth it comes to; else one decides the round.
     """
 
     name: str
@@ -313,3 +322,4 @@ class Verifier(NamedTuple):
     chains_only: bool = False
     static_only: bool = False
     lossless: bool = True
+    walks: bool = False

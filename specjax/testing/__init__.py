@@ -9,6 +9,7 @@ from specjax.testing import controls as controls
 from specjax.testing import exact as exact
 from specjax.testing import reference as reference
 from specjax.testing import statistics as statistics
+from specjax.testing import trees as trees
 from specjax.testing.check_model import Report as Report
 from specjax.testing.check_model import check_model as check_model
 from specjax.testing.stateful import recurrent as recurrent
@@ -41,5 +42,6 @@ __all__ = [
     "statistics",
     "table",
     "tiny_transformer",
+    "trees",
     "trigram",
 ]

@@ -16,6 +16,7 @@ ROWS, LENGTH, CHUNK = 3, 20, 5
 # last path a window of 2 that counts slots sees the second node from the fourth, which stands two positions behind it.
 PARENTS = (-1, 0, 0, 1, 1, 2, 4, 5)
 PATHS = ((0, 1, 3), (0, 1, 4, 6), (0, 2, 5, 7))
+LEVELS = ((0,), (1, 2), (3, 4, 5), (6, 7))
 
 
 class Report(NamedTuple):
@@ -41,8 +42,8 @@ def check_model(
 ) -> Report:
     """Hold a model to its contract: every way of feeding the same tokens gives the same logits.
 
-    full pass = token by token = in chunks = ragged rows = after a rollback = a tree read along its paths, whatever
-    stands in invalid places; and `commit` returns a cache of the form that `init_cache` made.
+    full pass = token by token = in chunks = ragged rows = after a rollback = a tree read along its paths = a tree level
+    by level, whatever stands in invalid places; and `commit` returns a cache of the form that `init_cache` made.
 
     Args:
       model: the three functions.
@@ -68,6 +69,7 @@ def check_model(
     check.invalid()
     if trees:
         check.tree()
+        check.tree_by_levels()
         check.block_of_equals()
     return Report(check.differences, check.scale)
 
@@ -184,6 +186,29 @@ class _Check:
                 out = self.apply(jnp.asarray(tokens), cache, attend)
                 for path in paths:
                     self._follow(name, out, cache, tokens, lengths, path[path < num_valid])
+
+    def tree_by_levels(self) -> None:
+        """A tree fed level by level, as a draft model grows it, scores as it does when it is fed at once."""
+        ancestors, nodes = _ancestors(), len(PARENTS)
+        lengths = np.array([2, 9, 6])
+        _, cache = self.feed(self.tokens, self.cache, np.zeros(ROWS), lengths, np.arange(LENGTH) < lengths[:, None])
+        tokens, depth = self.draw(nodes), ancestors.sum(1) - 1
+        whole = Attend(jnp.asarray(lengths, jnp.int32), jnp.asarray(lengths[:, None] + depth, jnp.int32),
+                       jnp.ones((ROWS, nodes), bool), jnp.asarray(ancestors[None]))
+        want = np.asarray(self.apply(jnp.asarray(tokens), cache, whole).logits, np.float32)
+        for number, level in enumerate(LEVELS):
+            read, count = level[0], len(level)
+            # A row with fewer slots than columns: those of slots below 0 mean nothing.
+            above = ancestors[list(level), : read + count]
+            seen = np.concatenate([np.ones((count, nodes - read), bool), above], axis=1)
+            attend = Attend(jnp.asarray(lengths + read, jnp.int32),
+                            jnp.asarray(np.broadcast_to((lengths + number)[:, None], (ROWS, count)), jnp.int32),
+                            jnp.ones((ROWS, count), bool), jnp.asarray(np.broadcast_to(seen, (ROWS, *seen.shape))))
+            out = self.apply(jnp.asarray(tokens[:, list(level)]), cache, attend)
+            cache = self.commit(out.pending, None, attend.lengths, jnp.full(ROWS, count, jnp.int32))
+            self.compare("a tree by its levels", np.asarray(out.logits, np.float32), want[:, list(level)],
+                         np.ones((ROWS, count), bool), "Does attention see only the slots before `attend.lengths` that "
+                         "the first columns of a wide `attend.ancestors` mark?")
 
     def _follow(self, name: str, out: Output, cache: Cache, tokens: np.ndarray, lengths: Any, path: Any) -> None:
         """The nodes of one path score as the same tokens in a chain, and so does what follows when it is committed."""

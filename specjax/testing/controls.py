@@ -75,9 +75,9 @@ def block_by_position(model: Model, num_speculative_tokens: int) -> Pair:
         nodes = plan.target.shape[1]
         uniforms = jnp.concatenate([_uniforms(noise, ACCEPT, node, 1) for node in range(nodes)], axis=1)
         # The plan holds prod_{j > n} (1 - h_j) h_n; the paper tests h_n against a number of its own for each n.
-        tail = jnp.cumsum(plan.num_accepted[:, ::-1], axis=1)[:, ::-1]
+        tail = jnp.cumsum(plan.ends[:, ::-1], axis=1)[:, ::-1]
         not_later = jnp.maximum(1.0 - jnp.pad(tail[:, 1:], ((0, 0), (0, 1))), 1e-30)
-        stop = plan.num_accepted / not_later
+        stop = plan.ends / not_later
         passed = (uniforms < stop).at[:, 0].set(True)
         kept = (nodes - 1 - jnp.argmax(passed[:, ::-1], axis=1)).astype(jnp.int32)
         after = law.residual(plan, kept)
@@ -146,7 +146,8 @@ def _with_propose(model: Model, num_speculative_tokens: int, change: Callable[..
 
 
 def _verifier(name: str, plan: Callable[..., Any], draw: Callable[..., Any] = law.draw) -> Verifier:
-    return Verifier(name, plan, draw, shared_noise=False, needs_draft_logits=True)
+    return Verifier(name, plan, draw, shared_noise=False, needs_draft_logits=True, outcomes=law.outcomes,
+                    siblings=frozenset({"one", "chosen"}), chains_only=True)
 
 
 def _uniforms(noise: Noise, role: int, node: Array | int, count: int) -> Array:

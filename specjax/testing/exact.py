@@ -20,7 +20,6 @@ from specjax._src import sampling as samplings
 from specjax._src.sampling import History, Sampling
 from specjax._src.tree import chain
 from specjax._src.types import Array, Constraint, Verifier
-from specjax._src.verify import law as laws
 from specjax.testing import reference
 
 
@@ -205,6 +204,15 @@ def assert_same_law(law: np.ndarray, exact: np.ndarray, tolerance: float = 1e-6)
     assert abs(law.sum() - 1.0) <= 2.0 * tolerance, f"probabilities sum to {law.sum()}"
 
 
+def log_laws(tables: list[np.ndarray], setting: Setting = PLAIN) -> list[np.ndarray]:
+    """The library's own log-laws after every text: entry `i`, of texts of `i` tokens, is float32 (V,) * (i + 1)."""
+    vocab_size, last = tables[0].shape[-1], len(tables) - 1
+    texts = np.array(list(itertools.product(range(vocab_size), repeat=last)), np.int32).reshape(-1, last)
+    laws = np.asarray(_log_laws(tables, texts, setting, last + 1))
+    shaped = laws.reshape(*(vocab_size,) * last, last + 1, vocab_size)
+    return [shaped[(slice(None),) * depth + (0,) * (last - depth) + (depth,)] for depth in range(last + 1)]
+
+
 def _log_laws(tables: list[np.ndarray], drafted: np.ndarray, setting: Setting, depth: int) -> Array:
     """The library's own log-laws after 0 .. depth - 1 drafted tokens of each row: float32 [rows, depth, V]."""
     first = np.zeros(len(drafted), np.int64)  # an index that gives every row the same table
@@ -233,7 +241,8 @@ def _history(setting: Setting, rows: int) -> tuple[History, Any]:
 def _transformed(constraint: Constraint | None, logits: Array, drafted: Array, history: History, state: Any) -> Array:
     masks = constraints.masks_along(constraint, state, drafted)
     masks = None if masks is None else masks[:, : logits.shape[1]]
-    return samplings.log_law(samplings.adjust(logits, history, drafted, 0, masks), history.sampling)
+    prefix = samplings.chain_prefix(drafted, 0, logits.shape[1])
+    return samplings.log_law(samplings.adjust(logits, history, prefix, masks), history.sampling)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -243,8 +252,7 @@ def _plan(
     """The law of the number kept, float32 [R, depth + 1], and of the token after them [R, depth + 1, V]."""
     root = jnp.zeros(drafted.shape[0], jnp.int32)
     proposal = chain(root, drafted, num_drafted, jnp.ones_like(root, bool), draft)
-    plan = verifier.plan(proposal, target)
-    return plan.num_accepted, laws.residuals(plan)
+    return verifier.outcomes(verifier.plan(proposal, target))
 
 
 def _mask(setting: Setting, start: list[int], text: tuple[int, ...]) -> np.ndarray | None:

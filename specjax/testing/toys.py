@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from specjax._src import rows
+from specjax._src.cache import visible
 from specjax._src.types import Array, Attend, Model, Output
 
 Toy = tuple[Model, Any]
@@ -93,6 +94,8 @@ def _token_cache(batch: int, capacity: int) -> Array:
 
 
 def _trigram_apply(params: Any, tokens: Array, cache: Array, attend: Attend) -> Output:
+    if attend.ancestors is not None and attend.ancestors.shape[2] > tokens.shape[1]:
+        return _trigram_on_levels(params, tokens, cache, attend)
     place = jnp.arange(tokens.shape[1])
     ancestors = place[None, :, None] >= place if attend.ancestors is None else attend.ancestors
     above = ancestors & attend.valid[:, None, :] & (place[:, None] > place)
@@ -102,6 +105,17 @@ def _trigram_apply(params: Any, tokens: Array, cache: Array, attend: Attend) -> 
     inside = jnp.take_along_axis(tokens, jnp.maximum(parent, 0), axis=1)
     previous = jnp.where(parent >= 0, inside, stored)
     return Output(params["logits"][previous + 1, tokens], {}, rows.write(cache, tokens, attend.lengths))
+
+
+def _trigram_on_levels(params: Any, tokens: Array, cache: Array, attend: Attend) -> Output:
+    """The same where ancestors may stand in the cache: the parent is the last slot that a token sees before its own."""
+    written = rows.write(cache, tokens, attend.lengths)
+    slots = jnp.arange(cache.shape[1])
+    own = attend.lengths[:, None] + jnp.arange(tokens.shape[1])
+    before = visible(attend, cache.shape[1]) & (slots < own[..., None])
+    parent = jnp.max(jnp.where(before, slots, -1), axis=-1)
+    previous = jnp.where(parent < 0, -1, jnp.take_along_axis(written, jnp.maximum(parent, 0), axis=1))
+    return Output(params["logits"][previous + 1, tokens], {}, written)
 
 
 def _trigram_commit(pending: Array, path: Array | None, base: Array, num: Array) -> Array:

@@ -1,10 +1,15 @@
 """Two small decoders that differ in every switch."""
 
+import pathlib
+import sys
+
 import jax
 import pytest
 from flax import nnx
 
 from specjax.models import Decoder, DecoderConfig, from_nnx
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for `head_cases.py`, which some tests share
 
 SMALL = {"hidden_size": 32, "num_layers": 2, "head_dim": 8, "intermediate_size": 48, "max_position": 128}
 

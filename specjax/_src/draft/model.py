@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from specjax._src import constraint as constraints
 from specjax._src import rows, sampling, tree
+from specjax._src.draft.grow import check_vocab
 from specjax._src.draft.null import checked_depth, root
 from specjax._src.noise import Noise
 from specjax._src.types import Array, Attend, Context, Drafter, Feedback, Model, pytree
@@ -52,8 +53,9 @@ def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
         return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32))
 
     def propose(params: Any, noise: Noise, state: ModelState, context: Context) -> tuple[tree.TokenTree, ModelState]:
-        state = _catch_up(model, params, state, context)
-        return _roll_out(model, num_speculative_tokens, params, noise, state, context)
+        state = catch_up(model, params, state, context)
+        tree, last, state = roll_out("from_model", model, num_speculative_tokens, params, noise, state, context)
+        return tree, _finish(model, num_speculative_tokens, params, last, state, context)
 
     def advance(params: Any, state: ModelState, feedback: Feedback) -> ModelState:
         # The roll-out has read everything it proposed; what was refused is dead by length alone. Tokens it has not
@@ -66,42 +68,43 @@ def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
                    None, functools.partial(from_model, model), True)
 
 
-def _feed(model: Model, params: Any, cache: Any, tokens: Array, length: Array, valid: Array) -> tuple[Array, Any]:
+def feed(model: Model, params: Any, cache: Any, tokens: Array, length: Array, valid: Array) -> tuple[Array, Any]:
     """Run `tokens` [B, T] behind `length` entries and keep the valid ones: logits [B, T, V] and the cache."""
     positions = length[:, None] + jnp.arange(tokens.shape[1])
     out = model.apply(params, jnp.where(valid, tokens, 0), cache, Attend(length, positions, valid))
     return out.logits, model.commit(out.pending, None, length, jnp.sum(valid, axis=1, dtype=jnp.int32))
 
 
-def _catch_up(model: Model, params: Any, state: ModelState, context: Context) -> ModelState:
-    """Read committed tokens the draft has not seen, up to but not including the root."""
+def catch_up(model: Model, params: Any, state: ModelState, context: Context, leave: int = 0) -> ModelState:
+    """Read committed tokens the draft has not seen, not including the root, until at most `leave` are left."""
     goal = jnp.where(context.live, context.length - 1, state.length)
 
     def lags(state: ModelState) -> Array:
-        return jnp.any(state.length < goal)
+        return jnp.any(state.length < goal - leave)
 
     def read(state: ModelState) -> ModelState:
         tokens = rows.window(context.tokens, state.length, CATCH_UP)
         valid = jnp.arange(CATCH_UP) < (goal - state.length)[:, None]
-        _, cache = _feed(model, params, state.cache, tokens, state.length, valid)
+        _, cache = feed(model, params, state.cache, tokens, state.length, valid)
         return ModelState(cache, state.length + jnp.sum(valid, axis=1, dtype=jnp.int32))
 
     return jax.lax.while_loop(lags, read, state)
 
 
-def _roll_out(
-    model: Model, num_tokens: int, params: Any, noise: Noise, state: ModelState, context: Context
-) -> tuple[tree.TokenTree, ModelState]:
+def roll_out(
+    name: str, model: Model, num_tokens: int, params: Any, noise: Noise, state: ModelState, context: Context
+) -> tuple[tree.TokenTree, Array, ModelState]:
+    """A chain, its last token [B], which the model has not read, and the state with the cache of all before it."""
     base, batch = context.length - 1, context.length.shape[0]
 
     def step(carry: tuple, index: Array) -> tuple[tuple, tuple[Array | None, Array]]:
         token, cache, drafted, state_of_rule = carry
         valid = context.live & (index <= context.drafts)
-        logits, cache = _feed(model, params, cache, token[:, None], base + index, valid[:, None])
-        _check_vocab(logits.shape[-1], context.vocab_size)
+        logits, cache = feed(model, params, cache, token[:, None], base + index, valid[:, None])
+        check_vocab(name, logits.shape[-1], context.vocab_size)
         mask = constraints.mask(context.rule, state_of_rule)
         mask = None if mask is None else mask[:, None]
-        logits = sampling.adjust(logits, context.history, drafted, index, mask)
+        logits = sampling.adjust(logits, context.history, sampling.chain_prefix(drafted, index, 1), mask)
         token, law = _choose(noise, index, logits[:, 0], context)
         sane = jnp.isfinite(jnp.max(logits[:, 0], axis=-1))
         state_of_rule = constraints.advance(context.rule, state_of_rule, token)
@@ -109,15 +112,22 @@ def _roll_out(
 
     carry = (root(context), state.cache, jnp.zeros((batch, num_tokens), jnp.int32), context.rule_state)
     (last, cache, drafted, _), (laws, sane) = jax.lax.scan(step, carry, jnp.arange(num_tokens))
-    # Read the last drafted token too (without its logits, which nobody asks for): if the whole block is accepted, the
-    # draft lacks nothing.
-    read = context.live & (num_tokens <= context.drafts)
-    _, cache = _feed(model, params, cache, last[:, None], base + num_tokens, read[:, None])
-    length = jnp.where(context.live, base + 1 + jnp.minimum(num_tokens, context.drafts), state.length)
     # A draft with broken logits drafts nothing from there on; this is known before the draw, so it biases nothing.
     drafts = jnp.minimum(context.drafts, jnp.sum(jnp.cumprod(sane, axis=0, dtype=jnp.int32), axis=0))
     laws = None if laws is None else jnp.moveaxis(laws, 0, 1)
-    return tree.chain(root(context), drafted, drafts, context.live, laws), ModelState(cache, length)
+    return tree.chain(root(context), drafted, drafts, context.live, laws), last, ModelState(cache, state.length)
+
+
+def _finish(
+    model: Model, num_tokens: int, params: Any, last: Array, state: ModelState, context: Context
+) -> ModelState:
+    """Read the last drafted token too (without its logits, which nobody asks for): if the whole block is accepted, the
+    draft lacks nothing."""
+    base = context.length - 1
+    read = context.live & (num_tokens <= context.drafts)
+    _, cache = feed(model, params, state.cache, last[:, None], base + num_tokens, read[:, None])
+    length = jnp.where(context.live, base + 1 + jnp.minimum(num_tokens, context.drafts), state.length)
+    return ModelState(cache, length)
 
 
 def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tuple[Array, Array | None]:
@@ -133,11 +143,3 @@ def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tupl
 
     token, law = jax.lax.cond(sampling.any_sampled(settings, context.live), drawn, likeliest, logits)
     return token, None if noise.shared else law
-
-
-def _check_vocab(draft: int, target: int) -> None:
-    if draft != target:
-        raise ValueError(
-            f"the draft model scores {draft} tokens and the target {target}: speculation needs one vocabulary. If both "
-            "have the same tokenizer and only the padding differs, slice the logits of both to the real vocabulary "
-            "(specjax.models.with_vocabulary); if the tokenizers differ, choose a draft with the target's tokenizer.")

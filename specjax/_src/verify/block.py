@@ -23,7 +23,8 @@ def block() -> Verifier:
     and the *last* such place wins (not the first refusal). The next token is drawn from
     `norm((P_i p_{i+1} - q_{i+1})_+)`. At the first undrafted depth q is 0, so that S = P and h = P.
     """
-    return Verifier("block", plan, law.draw, shared_noise=False, needs_draft_logits=True)
+    return Verifier("block", plan, law.draw, shared_noise=False, needs_draft_logits=True, outcomes=law.outcomes,
+                    siblings=frozenset({"one", "chosen"}), chains_only=True)
 
 
 def plan(tree: TokenTree, target: Array) -> law.Plan:
@@ -50,10 +51,14 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
 def _surplus(tree: TokenTree, target: Array, joint: Array) -> Array:
     """S_i, float32 [B, N]."""
     p = jnp.exp(target)
+    surplus = None
     if tree.draft_logits is not None:
         drawn = jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1)))
         q = jnp.where(drawn[..., None], jnp.exp(tree.draft_logits), 0.0)
-        return jnp.sum(jnp.maximum(joint[..., None] * p - q, 0.0), axis=-1)
+        surplus = jnp.sum(jnp.maximum(joint[..., None] * p - q, 0.0), axis=-1)
+        if tree.sampled is None:
+            return surplus
     # One-hot q: everything but the drafted token is surplus, and nothing of that token, whose q is 1.
     drafted, _ = law.token_probs(tree, target)
-    return joint * (1.0 - jnp.pad(drafted, ((0, 0), (0, 1))))
+    chosen = joint * (1.0 - jnp.pad(drafted, ((0, 0), (0, 1))))
+    return chosen if surplus is None else jnp.where(law.child_drawn(tree), surplus, chosen)

@@ -1,7 +1,7 @@
-"""What a verifier has to say, in one form: how many drafted tokens are kept, and from what law the next one is drawn.
+"""What a verifier has to say, in one form: which node is the last one kept, and from what law the next token is drawn.
 
-A `Plan` holds no randomness, so the exact law of a round can be enumerated from it; `draw` is shared by the whole
-rejection family.
+A `Plan` holds no randomness, so the exact law of a round can be enumerated from it; `draw` is shared by all rules that
+weigh the drafted tokens as a whole. Rules that walk down from the root have `verify/walk.py`.
 """
 
 from __future__ import annotations
@@ -13,64 +13,96 @@ from specjax._src import rows
 from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Verdict, pytree
+from specjax._src.verify import node as nodes
+from specjax._src.verify.node import normalise
 
 
 @pytree
 class Plan:
-    """The law of a round on a chain of k = N - 1 drafted tokens, given those tokens.
+    """The law of a round on a tree of N nodes, given the drafted tokens. On a chain, node `n` is the `n`-th token.
 
-    The token after `n` kept ones is drawn from the residual `norm((scale[n] * p_n - q_n)_+)`, where `p_n`, `q_n` are
-    the laws of target and draft after node `n`. Where nothing was drafted `q_n` is 0, so that bonus and recovered
-    tokens are one path.
+    The token after node `n` with one child is drawn from the residual `norm((scale[n] * p_n - q_n)_+)`, where `p_n`,
+    `q_n` are the laws of target and draft after node `n`. Where nothing was drafted `q_n` is 0, so that bonus and
+    recovered tokens are one path. With several children the same is done for one after the other (`residual`).
 
     Attributes:
       tree: the proposal.
       target: float32 [B, N, V], normalised log-probabilities of the target after each node.
-      num_accepted: float32 [B, N], the probability that exactly `n` drafted tokens are kept.
+      ends: float32 [B, N], the probability that node `n` is the last one kept.
       scale: float32 [B, N].
     """
 
     tree: TokenTree
     target: Array
-    num_accepted: Array
+    ends: Array
     scale: Array
 
 
-def residual(plan: Plan, num_accepted: Array) -> Array:
-    """The law of the next token after `num_accepted` [B] kept ones, normalised: float32 [B, V]."""
-    p = jnp.exp(rows.take(plan.target, num_accepted))
+def residual(plan: Plan, node: Array) -> Array:
+    """The law of the token after `node` [B], if that is the last one kept, normalised: float32 [B, V].
+
+    The children `x_1 .. x_K`, drawn from q without replacement, are refused one after the other (`node.refused`), each
+    but the first with what q leaves without those before it.
+    """
+    if plan.tree.shape.is_chain:
+        return _chain_residual(plan, node)
+    here = nodes.at(plan.tree, plan.target, node)
+    p, q, scale = here.p, here.q, rows.take(plan.scale, node)
+    for child in range(plan.tree.shape.branching):
+        token, drawn = here.tokens[:, child], here.drawn[:, child]
+        p, scale = nodes.refused(p, nodes.proposal(q, token, drawn)[0], token, scale)
+        q = None if q is None else nodes.without(q, jnp.where(drawn, token, -1))
+    return p
+
+
+def _chain_residual(plan: Plan, node: Array) -> Array:
+    p = jnp.exp(rows.take(plan.target, node))
     tree = plan.tree
-    drawn = rows.take(jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1))), num_accepted)
-    if tree.draft_logits is None:
-        token = rows.take(jnp.pad(tree.drafted, ((0, 0), (0, 1))), num_accepted)
-        q = token[:, None] == jnp.arange(p.shape[-1])
-    else:
-        q = jnp.exp(rows.take(tree.draft_logits, num_accepted))
-    q = jnp.where(drawn[:, None], q, 0.0)
-    return _normalise(jnp.maximum(rows.take(plan.scale, num_accepted)[:, None] * p - q, 0.0), p)
+    drafted = rows.take(jnp.pad(tree.valid[:, 1:], ((0, 0), (0, 1))), node)
+    q = None if tree.draft_logits is None else jnp.exp(rows.take(tree.draft_logits, node))
+    if q is None or tree.sampled is not None:
+        token = rows.take(jnp.pad(tree.drafted, ((0, 0), (0, 1))), node)
+        hot = token[:, None] == jnp.arange(p.shape[-1])
+        q = hot if q is None else jnp.where(rows.take(child_drawn(tree), node)[:, None], q, hot)
+    q = jnp.where(drafted[:, None], q, 0.0)
+    return normalise(jnp.maximum(rows.take(plan.scale, node)[:, None] * p - q, 0.0), p)
 
 
-def residuals(plan: Plan) -> Array:
-    """`residual` after each possible number of kept tokens, float32 [B, N, V]: for those who write the law out."""
-    batch, nodes = plan.num_accepted.shape
-    return jnp.stack([residual(plan, jnp.full(batch, n, jnp.int32)) for n in range(nodes)], axis=1)
+def child_drawn(tree: TokenTree) -> Array:
+    """Of a chain: whether the token after each node was drawn, bool [B, N]."""
+    return jnp.pad(tree.drawn[:, 1:], ((0, 0), (0, 1)))
+
+
+def outcomes(plan: Plan) -> tuple[Array, Array]:
+    """`Verifier.outcomes`: `ends` [B, N], and `residual` of every node, [B, N, V]."""
+    batch, num_nodes = plan.ends.shape
+    following = [residual(plan, jnp.full(batch, node, jnp.int32)) for node in range(num_nodes)]
+    return plan.ends, jnp.stack(following, axis=1)
 
 
 def draw(noise: Noise, plan: Plan) -> Verdict:
-    """Draw from the plan: one number of `noise` decides how many tokens are kept, two more the token after them."""
-    chex.assert_equal_shape([plan.num_accepted, plan.scale, plan.tree.tokens])
-    cumulative = jnp.cumsum(plan.num_accepted, axis=1)
-    possible = plan.num_accepted > 0.0
+    """Draw from the plan: one number of `noise` decides which node is the last one kept, two more the token after."""
+    chex.assert_equal_shape([plan.ends, plan.scale, plan.tree.tokens])
+    cumulative = jnp.cumsum(plan.ends, axis=1)
+    possible = plan.ends > 0.0
     # Strict, and only among outcomes of positive probability: a token of target probability 0 never passes, not even
     # when the uniform is exactly 0, nor when rounding leaves the total just below it.
     reached = possible & (noise.accept()[:, None] < cumulative)
     last_possible = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
-    num_accepted = jnp.where(jnp.any(reached, axis=1), jnp.argmax(reached, axis=1), last_possible).astype(jnp.int32)
-    return Verdict(num_accepted, noise.draw_next(residual(plan, num_accepted)))
+    node = jnp.where(jnp.any(reached, axis=1), jnp.argmax(reached, axis=1), last_possible).astype(jnp.int32)
+    return verdict(plan.tree, node, noise.draw_next(residual(plan, node)))
+
+
+def verdict(tree: TokenTree, node: Array, next_token: Array) -> Verdict:
+    """The verdict that `node` [B] is the last one kept and `next_token` [B] comes after it."""
+    if tree.shape.is_chain:
+        return Verdict(node, next_token)
+    depth = jnp.take_along_axis(jnp.broadcast_to(tree.depths, tree.tokens.shape), node[:, None], axis=1)[:, 0]
+    return Verdict(depth, next_token, tree.path(node))
 
 
 def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:
-    """p and q of each drafted token: two float32 [B, k]; q is 1 for a one-hot tree, both are 0 where not drafted."""
+    """p and q of each drafted token of a chain: two float32 [B, k]; q of a chosen one is 1, both are 0 if undrafted."""
     index = tree.drafted[..., None]
     valid = tree.valid[:, 1:]
     p = jnp.exp(jnp.take_along_axis(target[:, :-1], index, axis=-1)[..., 0])
@@ -78,11 +110,5 @@ def token_probs(tree: TokenTree, target: Array) -> tuple[Array, Array]:
         q = jnp.ones_like(p)
     else:
         q = jnp.exp(jnp.take_along_axis(tree.draft_logits[:, :-1], index, axis=-1)[..., 0])
+        q = q if tree.sampled is None else jnp.where(tree.drawn[:, 1:], q, 1.0)
     return jnp.where(valid, p, 0.0), jnp.where(valid, q, 0.0)
-
-
-def _normalise(weights: Array, fallback: Array) -> Array:
-    """`weights` over their sum; `fallback` where that is 0 or not finite (p equal to q up to rounding)."""
-    mass = jnp.sum(weights, axis=-1, keepdims=True)
-    good = (mass > 0.0) & jnp.isfinite(mass)
-    return jnp.where(good, weights / jnp.where(good, mass, 1.0), fallback)

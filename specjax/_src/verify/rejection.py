@@ -18,7 +18,8 @@ def rejection() -> Verifier:
     Exact for any draft law q, if the drafted tokens were drawn from it. A one-hot draft has q(d) = 1. `block` keeps at
     least as many tokens for the same price; this rule is here because it is the one the field knows.
     """
-    return Verifier("rejection", plan, law.draw, shared_noise=False, needs_draft_logits=True)
+    return Verifier("rejection", plan, law.draw, shared_noise=False, needs_draft_logits=True, outcomes=law.outcomes,
+                    siblings=frozenset({"one", "chosen"}), chains_only=True)
 
 
 def plan(tree: TokenTree, target: Array) -> law.Plan:

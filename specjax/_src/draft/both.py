@@ -1,0 +1,66 @@
+"""What drafters that are made of two others have in common: states, parameters and availability of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from specjax._src.tree import TokenTree
+from specjax._src.types import Array, Context, Drafter, Feedback
+
+Pair = tuple[Any, Any]
+
+
+def check_two(factory: str, first: Drafter, second: Drafter) -> None:
+    """Refuse what is no drafter, drafts for itself, or draws where it must choose."""
+    for place, drafter in (("first", first), ("second", second)):
+        if not isinstance(drafter, Drafter):
+            raise TypeError(f"the {place} argument of {factory} must be a drafter, got {drafter!r}: try draft.ngram(4)")
+        if drafter.own_target:
+            raise ValueError(f"{factory} can not combine {drafter.name}, which writes the target's cache: use it alone")
+    if not first.one_hot:
+        raise ValueError(f"the first drafter of {factory} must choose its tokens, but {first.name} draws them: put a "
+                         "look-up such as draft.ngram(4) first, or give it siblings='chosen'")
+
+
+def split_params(first: Drafter, second: Drafter, params: Any) -> Pair:
+    """Parameters of each: a pair if both have some, else those of the one that has."""
+    if first.needs_params and second.needs_params:
+        return params[0], params[1]
+    return (params, None) if first.needs_params else (None, params)
+
+
+def limits(first: Drafter, second: Drafter, states: Pair, context: Context) -> tuple[Array, Array]:
+    """How many tokens each can propose, two int32 [B], whatever is wanted of them."""
+    def of(drafter: Drafter, state: Any) -> Array:
+        if drafter.available is not None:
+            return jnp.minimum(drafter.available(state, context), drafter.shape.depth)
+        return jnp.full_like(context.length, drafter.shape.depth)
+
+    return of(first, states[0]), of(second, states[1])
+
+
+def limited(context: Context, most: Array) -> Context:
+    """The context of a drafter that can propose `most` [B] tokens."""
+    return replace(context, drafts=jnp.minimum(context.drafts, most))
+
+
+def advance_both(first: Drafter, second: Drafter, params: Any, states: Pair, feedback: Feedback) -> Pair:
+    """Both learn what was committed."""
+    own = split_params(first, second, params)
+    return first.advance(own[0], states[0], feedback), second.advance(own[1], states[1], feedback)
+
+
+def init_both(first: Drafter, second: Drafter, params: Any, batch: int, capacity: int) -> Pair:
+    """Both states."""
+    own = split_params(first, second, params)
+    return first.init(own[0], batch, capacity), second.init(own[1], batch, capacity)
+
+
+def laws(tree: TokenTree, vocab_size: int) -> Array:
+    """`draft_logits` of a tree, [B, N, V]; where it has none, those of chosen tokens: no law at all."""
+    if tree.draft_logits is not None:
+        return tree.draft_logits
+    return jnp.full((*tree.tokens.shape, vocab_size), -jnp.inf)

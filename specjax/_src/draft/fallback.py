@@ -1,0 +1,93 @@
+"""One drafter where it can, else another: look-up where the text repeats itself, elsewhere a learned head."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import rows
+from specjax._src.draft import both
+from specjax._src.draft.both import Pair
+from specjax._src.noise import Noise
+from specjax._src.tree import Shape, TokenTree, chain_shape
+from specjax._src.types import Array, Context, Drafter
+
+
+def fallback(first: Drafter, second: Drafter) -> Drafter:
+    """Rows for which `first` has a proposal take it, the others that of `second`; known before anything is drawn.
+
+    A round in which every live row has a proposal of the first costs nothing of the second.
+
+    Args:
+      first: a drafter that chooses its tokens and says when it has none (`draft.ngram`).
+      second: any other. If both have parameters, `draft_params` is a pair.
+
+    Raises:
+      TypeError, ValueError: if the two can not be combined, or if the first always has a proposal.
+    """
+    both.check_two("fallback", first, second)
+    if first.available is None:
+        raise ValueError(f"fallback never reaches its second drafter, since {first.name} always has a proposal: put "
+                         "one first that says when it has none, such as draft.ngram(4)")
+    return _fallback(first, second)
+
+
+@functools.cache
+def _fallback(first: Drafter, second: Drafter) -> Drafter:
+    shape = _joint(first.shape, second.shape)
+
+    def propose(params: Any, noise: Noise, states: Pair, context: Context) -> tuple[TokenTree, Pair]:
+        own = both.split_params(first, second, params)
+        most = both.limits(first, second, states, context)
+        has = most[0] > 0
+        spelled = None if second.one_hot or noise.shared else context.vocab_size
+        chosen, state = first.propose(own[0], noise, states[0], both.limited(context, most[0]))
+        chosen = _refit(chosen, shape, spelled)
+
+        def other(state: Any) -> tuple[TokenTree, Any]:
+            tree, state = second.propose(own[1], noise, state, both.limited(context, most[1]))
+            return _refit(tree, shape, spelled), state
+
+        def neither(state: Any) -> tuple[TokenTree, Any]:
+            return chosen, state
+
+        tree, other_state = jax.lax.cond(jnp.all(has | ~context.live), neither, other, states[1])
+        return jax.tree.map(functools.partial(rows.select, has), chosen, tree), (state, other_state)
+
+    def available(states: Pair, context: Context) -> Array:
+        most = both.limits(first, second, states, context)
+        return jnp.where(most[0] > 0, *most)
+
+    return Drafter(
+        f"{first.name}, else {second.name}", shape, first.needs | second.needs, second.one_hot,
+        functools.partial(both.init_both, first, second), propose, functools.partial(both.advance_both, first, second),
+        available, needs_params=first.needs_params or second.needs_params,
+        siblings="chosen" if second.one_hot else second.siblings)
+
+
+def _joint(first: Shape, second: Shape) -> Shape:
+    """The smallest shape that both fit in."""
+    if first.is_chain and second.is_chain:
+        return chain_shape(max(first.depth, second.depth))
+    return Shape(max(first.num_nodes, second.num_nodes), max(first.depth, second.depth),
+                 max(first.branching, second.branching))
+
+
+def _refit(tree: TokenTree, shape: Shape, vocab_size: int | None) -> TokenTree:
+    """The same tree with room for `shape`; with laws [B, N, V] unless `vocab_size` is None."""
+    more = ((0, 0), (0, shape.num_nodes - tree.shape.num_nodes))
+    parents = jnp.pad(tree.parents, more)
+    if shape.is_chain:
+        parents = jnp.broadcast_to(jnp.arange(shape.num_nodes, dtype=jnp.int32) - 1, parents.shape)
+    laws = None
+    if vocab_size is not None:
+        laws = both.laws(tree, vocab_size)
+        if shape.is_chain and tree.draft_logits is None:  # the rules for chains know a chosen token by its one-hot law
+            child = jnp.pad(tree.drafted, ((0, 0), (0, 1)))
+            laws = jnp.where(child[..., None] == jnp.arange(vocab_size), 0.0, laws)
+        laws = jnp.pad(laws, (*more, (0, 0)), constant_values=-jnp.inf)
+    sampled = None if laws is None or shape.is_chain else jnp.pad(tree.drawn, more)
+    return TokenTree(jnp.pad(tree.tokens, more), parents, jnp.pad(tree.valid, more), shape, laws, sampled)

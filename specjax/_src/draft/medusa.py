@@ -1,0 +1,91 @@
+"""Medusa (arXiv:2401.10774): heads that each guess one later token, and a static tree of their combinations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax._src import sampling
+from specjax._src.draft.choices import MEDUSA_PATHS
+from specjax._src.draft.grow import check_vocab
+from specjax._src.draft.growth import static_growth
+from specjax._src.draft.null import root
+from specjax._src.tree import Shape, TokenTree
+from specjax._src.types import Array, Context, Drafter, MedusaHeads
+
+
+def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATHS) -> Drafter:
+    """Draft with Medusa heads; their parameters are `draft_params`.
+
+    Node `(i, j, ..)` of the tree is token number `i` of the first head, then number `j` of the second, and so on: no
+    head knows what another took. All tokens are chosen, so `verify.match()` is exact at any temperature;
+    `verify.typical()` is the lossy rule of the paper.
+
+    Args:
+      heads: one for each depth; see `specjax.load_head`.
+      tree: paths of ranks (default: the 63 nodes that Medusa publishes, without those deeper than there are heads),
+        or a number of tokens for a chain. `best_paths` makes one from measured accuracies.
+
+    Raises:
+      ValueError: for paths that make no tree, or that are deeper than there are heads; at the first request, if the
+        target lacks the feature.
+    """
+    if tree is MEDUSA_PATHS:
+        tree = [path for path in MEDUSA_PATHS if len(path) <= heads.num_heads]
+    shape = static_growth("medusa", tree, "chosen").shape
+    if shape.depth > heads.num_heads:
+        raise ValueError(f"medusa got a tree of depth {shape.depth}, but {heads.name} has {heads.num_heads} heads: "
+                         "take a tree that is no deeper, or more heads")
+    return _medusa(heads, shape)
+
+
+@functools.cache
+def _medusa(heads: MedusaHeads, shape: Shape) -> Drafter:
+    def init(params: Any, batch: int, capacity: int) -> tuple[()]:
+        del params, batch, capacity
+        return ()
+
+    def propose(params: Any, noise: Any, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()]]:
+        del noise
+        features = {name: context.features[name] for name in heads.needs}
+        logits = heads.apply(params, features)[:, : shape.depth]
+        check_vocab(heads.name, logits.shape[-1], context.vocab_size)
+        # What stands before a head's token is not known to it: penalties see the committed text alone.
+        batch = context.length.shape[0]
+        nothing = sampling.chain_prefix(jnp.zeros((batch, 0), jnp.int32), 0, shape.depth)
+        return _combine(shape, sampling.adjust(logits, context.history, nothing), context), state
+
+    def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
+        del params, feedback
+        return state
+
+    def available(state: tuple[()], context: Context) -> Array:
+        del state
+        return jnp.where(context.length > 1, shape.depth, 0)  # a prompt of one token has no feature yet
+
+    return Drafter("medusa", shape, heads.needs, True, init, propose, advance, available, needs_params=True,
+                   siblings="chosen")
+
+
+def _combine(shape: Shape, logits: Array, context: Context) -> TokenTree:
+    """The tree of the likeliest tokens of each depth, from `logits` float32 [B, D, V]."""
+    most = max(shape.ranks or (0,)) + 1
+    if most > logits.shape[-1]:
+        raise ValueError(f"a tree that asks for the {most} likeliest tokens does not fit a target of "
+                         f"{logits.shape[-1]} tokens: take a tree with fewer children per node")
+    _, best = jax.lax.top_k(logits, most)  # [B, D, R]
+    batch = logits.shape[0]
+    parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), (batch, shape.num_nodes))
+    tree = TokenTree(jnp.zeros_like(parents), parents, jnp.ones_like(parents, bool), shape)
+    depth = tree.depths[0]
+    tokens = best[:, jnp.maximum(depth - 1, 0), jnp.maximum(jnp.asarray(shape.ranks), 0)]
+    tokens = tokens.astype(jnp.int32).at[:, 0].set(root(context))
+    sane = jnp.isfinite(jnp.max(logits, axis=-1))
+    good = jnp.cumprod(sane, axis=1, dtype=jnp.int32)
+    limit = jnp.minimum(context.drafts, jnp.sum(good, axis=1))
+    valid = (depth <= limit[:, None]) & context.live[:, None]
+    return TokenTree(jnp.where(valid, tokens, 0), parents, valid, shape)
