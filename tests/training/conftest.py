@@ -1,5 +1,7 @@
 """A tiny target of random weights and answers in its format, without a tokenizer."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -78,6 +80,7 @@ def chunk():
 def studied(target, chunk):
     """By kind: the config, the learner with random parameters (whole), and a lesson of two windows."""
 
+    @functools.cache
     def make(kind, **loss):
         table = tables(kind)
         table["loss"] |= loss
@@ -85,6 +88,7 @@ def studied(target, chunk):
         learner = make_learner(config, target, [chunk])
         params = {**learner.frozen, **shaken(learner.trained)}
         batch = jax.tree.map(jnp.asarray, Windows([chunk], 24, 0).take(0, 2))
-        return config, learner, params, teach(target.model, target.params, batch, learner.needs)
+        lesson = jax.jit(lambda batch: teach(target.model, target.params, batch, learner.needs))(batch)
+        return config, learner, params, lesson
 
     return make
