@@ -54,4 +54,4 @@ def _store(path: pathlib.Path, config: TrainConfig, target: LoadedModel, made: T
     if config.kind == "draft":
         save(path, params, made.learner.config, target.tokenizer, metadata, eos_ids=target.eos_ids, overwrite=True)
     else:
-        save_head(path, params, made.learner.config, metadata, overwrite=True)
+        save_head(path, params, made.learner.config, target, metadata, overwrite=True)

@@ -1,79 +1,30 @@
-"""A tiny target of random weights and answers in its format, without a tokenizer."""
+"""The toys of `toys.py` as fixtures."""
 
 import functools
+import pathlib
+import sys
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from flax import nnx
 
-from specjax.checkpoints import LoadedModel
-from specjax.models import Decoder, DecoderConfig, from_nnx
-from specjax.training.answers import HELD_OUT, TRAINING, Chunk
-from specjax.training.config import make_config
-from specjax.training.learners import make_learner
-from specjax.training.lesson import Windows, teach
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for toys.py: tests are no package
 
-VOCAB = 24
+import toys  # noqa: E402
 
-
-def toy_config(width=16, layers=3, **changes):
-    return DecoderConfig(
-        vocab_size=VOCAB, hidden_size=width, num_layers=layers, num_heads=2, num_kv_heads=1, head_dim=8,
-        intermediate_size=2 * width, max_position=256, **changes)
-
-
-def toy_target(**changes):
-    config = toy_config(**changes)
-    model, params = from_nnx(Decoder(config, rngs=nnx.Rngs(7)))
-    return LoadedModel(model, params, None, config, (0,), {})
-
-
-def toy_chunk(rows=12, seed=0, width=14):
-    """Rows of random length; every token follows from the one before, but for the first: easily learnt."""
-    rng = np.random.default_rng(seed)
-    start, length = rng.integers(1, 4, rows), rng.integers(1, width - 3, rows)
-    tokens = np.zeros((rows, width), np.int32)
-    for row in range(rows):
-        count = start[row] + length[row]
-        tokens[row, :count] = (rng.integers(1, VOCAB) + 3 * np.arange(count)) % (VOCAB - 1) + 1
-    temperature = np.resize(np.array([0.0, 0.7], np.float32), rows)
-    return Chunk(tokens, start.astype(np.int32), length.astype(np.int32), temperature)
-
-
-def write(folder, chunks, held_out):
-    for part, found in ((TRAINING, chunks), (HELD_OUT, held_out)):
-        (folder / part).mkdir(parents=True)
-        for number, chunk in enumerate(found):
-            np.savez(folder / part / f"{number:05d}.npz", **vars(chunk))
-
-
-def tables(kind, **run):
-    head = {"medusa": {"num_heads": 3}, "eagle": {}, "eagle3": {"taps": [0, 1, 3], "draft_vocab_size": 18},
-            "draft": toy_config(width=8, layers=1).to_dict()}[kind]
-    loss = {"eagle3": {"steps": 3}}.get(kind, {})
-    run = {"steps": 6, "batch": 4, "length": 24, "depth": 3} | run
-    return {"target": "toy", "answers": {"prompts": "headers", "chunks": 1}, "run": run, "head": head, "loss": loss,
-            "optimizer": {"rate": 1e-2}}
-
-
-def shaken(tree, scale=0.3):
-    """Every array of a tree made random: a bias of zeros hides what is done with it."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(jax.random.key(3), len(leaves))
-    return structure.unflatten([
-        leaf + scale * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)])
+from specjax.training.config import make_config  # noqa: E402
+from specjax.training.learners import make_learner  # noqa: E402
+from specjax.training.lesson import Windows, teach  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def target():
-    return toy_target()
+    return toys.toy_target()
 
 
 @pytest.fixture(scope="session")
 def chunk():
-    return toy_chunk()
+    return toys.toy_chunk()
 
 
 @pytest.fixture(scope="session")
@@ -82,11 +33,11 @@ def studied(target, chunk):
 
     @functools.cache
     def make(kind, **loss):
-        table = tables(kind)
+        table = toys.tables(kind)
         table["loss"] |= loss
         config = make_config(kind, table, "test")
         learner = make_learner(config, target, [chunk])
-        params = {**learner.frozen, **shaken(learner.trained)}
+        params = {**learner.frozen, **toys.shaken(learner.trained)}
         batch = jax.tree.map(jnp.asarray, Windows([chunk], 24, 0).take(0, 2))
         lesson = jax.jit(lambda batch: teach(target.model, target.params, batch, learner.needs))(batch)
         return config, learner, params, lesson
