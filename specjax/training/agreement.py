@@ -1,4 +1,4 @@
-"""How good a drafter is on held-out answers: how often each of its guesses is the target's, and how long a chain lasts."""
+"""How good a drafter is on held-out answers: how often a guess is the target's, and how long a chain of them lasts."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import specjax
 from specjax.benchmarks.progress import Stage
-from specjax.checkpoints import LoadedModel
+from specjax.checkpoints import LoadedModel, check_same_tokenizer
 from specjax.training.data import ragged
 from specjax.training.prompts import Prompts, Texts, fitting, source
 
@@ -97,7 +97,8 @@ def write_answers(folder: pathlib.Path, settings: AnswerSettings, target: Loaded
         (HELD_OUT, prompts.held_out, settings.held_out_chunks), (TRAINING, prompts.training, settings.chunks)):
         (folder / part).mkdir(exist_ok=True)
         missing = [number for number in range(chunks) if not _path(folder / part, number).exists()]
-        tell = stage(f"answers for {part.replace('_', ' ')}", len(missing))
+        if missing:
+            tell = stage(f"answers for {part.replace('_', ' ')}", len(missing))
         for number in missing:
             rows = _prompt_ids(settings, target, prompts, texts, number, chunks, part)
             _save(_path(folder / part, number), generate(rows, jax.random.key(_seed(settings.seed, part, number))))
@@ -130,7 +131,7 @@ def _writer(settings: AnswerSettings, target: LoadedModel) -> Callable[..., Chun
     drafter, draft_params = None, None
     if settings.draft:
         draft = specjax.load(settings.draft)
-        specjax.checkpoints.check_same_tokenizer(target, draft)
+        check_same_tokenizer(target, draft)
         drafter, draft_params = specjax.draft.from_model(draft.model, 5), draft.params
 
     def write(prompts: list[list[int]], key: Any) -> Chunk:

@@ -8,8 +8,9 @@ import numpy as np
 
 SUBJECTS = (
     "photosynthesis", "the water cycle", "black holes", "volcanoes", "the human heart", "vaccines", "gravity",
-    "electric cars", "solar panels", "recycling", "honey bees", "coral reefs", "the Roman Empire", "the French Revolution",
-    "the printing press", "jazz music", "chess", "basketball", "Japanese gardens", "Italian cooking", "bread baking",
+    "electric cars", "solar panels", "recycling", "honey bees", "coral reefs", "the Roman Empire",
+    "the French Revolution", "the printing press",
+    "jazz music", "chess", "basketball", "Japanese gardens", "Italian cooking", "bread baking",
     "coffee", "tea", "healthy sleep", "stress at work", "learning a language", "public speaking", "saving money",
     "compound interest", "inflation", "the stock market", "small businesses", "remote work", "job interviews",
     "computer viruses", "search engines", "machine learning", "databases", "prime numbers", "fractions", "probability",
@@ -22,7 +23,7 @@ READERS = (
     "a child", "a beginner", "a busy manager", "a student", "a teacher", "my grandmother", "a new employee",
     "a curious friend", "someone who has never heard of it", "an expert in another field",
 )  # fmt: skip
-PLACES = ("Paris", "Tokyo", "Cairo", "Lima", "Oslo", "Nairobi", "Toronto", "Mumbai", "Sydney", "Rome", "Seoul", "Berlin")
+PLACES = ("Paris", "Tokyo", "Cairo", "Lima", "Oslo", "Nairobi", "Toronto", "Mumbai", "Sydney", "Rome", "Seoul")
 PEOPLE = ("Anna", "Ben", "Clara", "David", "Emma", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Liam")
 TASKS = (
     "return the largest number in a list", "count the vowels in a string", "reverse a string",

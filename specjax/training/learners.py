@@ -122,8 +122,8 @@ def _draft(config: TrainConfig, target: LoadedModel) -> Learner:
         shape = DecoderConfig.from_dict({"vocab_size": target.config.vocab_size, **fields})
         params = from_nnx(Decoder(shape, rngs=nnx.Rngs(config.run.seed)))[1]
     if shape.vocab_size != target.config.vocab_size:
-        raise ValueError(f"the draft scores {shape.vocab_size} tokens, its target {target.config.vocab_size}; they must "
-                         "be equal")
+        raise ValueError(f"the draft scores {shape.vocab_size} tokens, its target {target.config.vocab_size}; they "
+                         "must be equal")
     dtype = jnp.dtype(config.run.compute)
     model, _ = from_nnx(nnx.eval_shape(lambda: Decoder(shape, rngs=nnx.Rngs(0), dtype=dtype)))
     return Learner(

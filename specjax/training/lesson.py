@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,17 +101,16 @@ class Windows:
         Raises:
           ValueError: if a prompt fills a window, so that nothing of its answer would be seen.
         """
-        rows = [(chunk, row) for chunk in chunks for row in range(len(chunk.start))]
+        rows = [(number, row) for number, chunk in enumerate(chunks) for row in range(len(chunk.start))]
         longest = max(int(chunk.start.max()) for chunk in chunks)
         if longest + 2 > length:
-            raise ValueError(f"the longest prompt has {longest} tokens, which leaves nothing of its answer in windows of "
-                             f"{length}: raise `length` to {longest + 3} at the least")
-        order = np.random.default_rng(seed).permutation(len(rows))
-        self._rows = [rows[i] for i in order]
-        sizes = [min(int(chunk.start[row] + chunk.length[row]), length) for chunk, row in self._rows]
-        self._length, self._seed = length, seed
-        self._places = _packed(sizes, length)
-        self._sizes = sizes
+            raise ValueError(f"the longest prompt has {longest} tokens, which leaves nothing of its answer in windows "
+                             f"of {length}: raise `length` to {longest + 3} at the least")
+        self.length = length
+        self._chunks, self._seed = chunks, seed
+        self._rows = [rows[i] for i in np.random.default_rng(seed).permutation(len(rows))]
+        self._sizes = [min(int(chunks[c].start[row] + chunks[c].length[row]), length) for c, row in self._rows]
+        self._places = _packed(self._sizes, length)
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
     def __len__(self) -> int:
@@ -123,29 +123,33 @@ class Windows:
 
     def take(self, first: int, count: int) -> Batch:
         """Windows `first .. first + count`, as host arrays."""
-        made = [self._window(number) for number in range(first, first + count)]
-        return Batch(*(np.stack(part) for part in zip(*made, strict=True)))
+        return self._batch([self.rows(number) for number in range(first, first + count)])
 
     def in_order(self, first: int, count: int) -> Batch:
         """Windows of the packing itself, each once; empty ones behind the last."""
-        made = [self._filled(self._places[i] if i < len(self) else []) for i in range(first, first + count)]
-        return Batch(*(np.stack(part) for part in zip(*made, strict=True)))
+        return self._batch([self._packing(i) if i < len(self) else [] for i in range(first, first + count)])
 
-    def _window(self, number: int) -> tuple[np.ndarray, ...]:
+    def rows(self, number: int) -> list[tuple[int, int, int]]:
+        """What window `number` is made of: for each row its chunk, its place there, and how many tokens are shown."""
         epoch, index = divmod(number, len(self))
         if epoch != self._epoch:
             self._order = np.random.default_rng((self._seed, epoch)).permutation(len(self))
             self._epoch = epoch
-        return self._filled(self._places[self._order[index]])
+        return self._packing(int(self._order[index]))
 
-    def _filled(self, rows: list[int]) -> tuple[np.ndarray, ...]:
-        tokens, answer = np.zeros(self._length, np.int32), np.zeros(self._length, bool)
-        document, temperature = np.full(self._length, -1, np.int32), np.zeros(self._length, np.float32)
+    def _packing(self, index: int) -> list[tuple[int, int, int]]:
+        return [(*self._rows[i], self._sizes[i]) for i in self._places[index]]
+
+    def _batch(self, windows: list[list[tuple[int, int, int]]]) -> Batch:
+        return Batch(*(np.stack(part) for part in zip(*map(self._filled, windows), strict=True)))
+
+    def _filled(self, rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...]:
+        tokens, answer = np.zeros(self.length, np.int32), np.zeros(self.length, bool)
+        document, temperature = np.full(self.length, -1, np.int32), np.zeros(self.length, np.float32)
         begin = 0
-        for number, index in enumerate(rows):
-            chunk, row = self._rows[index]
-            here = slice(begin, begin + self._sizes[index])
-            tokens[here] = chunk.tokens[row, : self._sizes[index]]
+        for number, (index, row, size) in enumerate(rows):
+            chunk, here = self._chunks[index], slice(begin, begin + size)
+            tokens[here] = chunk.tokens[row, :size]
             document[here], temperature[here] = number, chunk.temperature[row]
             answer[begin + chunk.start[row] : here.stop] = True
             begin = here.stop
@@ -154,9 +158,11 @@ class Windows:
 
 def _packed(sizes: Sequence[int], length: int) -> list[list[int]]:
     """Rows of each window: the next one, then again and again the longest of those that come soon and still fit."""
-    coming, pool, windows = iter(range(len(sizes))), [], []
+    coming = iter(range(len(sizes)))
+    pool: list[int] = []
+    windows: list[list[int]] = []
     while True:
-        pool += [index for index, _ in zip(coming, range(LOOKAHEAD - len(pool)), strict=False)]
+        pool += itertools.islice(coming, LOOKAHEAD - len(pool))
         if not pool:
             return windows
         rows = [pool.pop(0)]

@@ -40,7 +40,7 @@ class OptimizerSettings:
             raise ValueError(f"optimizer name {self.name!r} is none of {', '.join(OPTIMIZERS)}")
         if not self.rate > 0 or not self.clip > 0:
             raise ValueError(f"rate and clip must be positive, got {self.rate} and {self.clip}")
-        if not (0 <= self.warmup and 0 <= self.decay and self.warmup + self.decay <= 1):
+        if not (self.warmup >= 0 and self.decay >= 0 and self.warmup + self.decay <= 1):
             raise ValueError(f"warmup and decay are shares of the run and must sum to at most 1, got {self.warmup} and "
                              f"{self.decay}")
 

@@ -1,7 +1,7 @@
 """What a target is asked, so that it answers: invented function headers, instructions by template, or a file of texts.
 
 A source is a pure function of a chunk's number, so that a run which is killed writes the same chunks when it resumes.
-Prompts of held-out chunks are kept apart from those of training: by the module they come from, or by a hash of the text.
+Prompts of held-out chunks are kept apart from those of training, by the module they come from or by a hash.
 """
 
 from __future__ import annotations

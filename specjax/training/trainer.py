@@ -7,7 +7,7 @@ import functools
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,9 @@ from specjax.training.learners import Learner, Tree, make_learner
 from specjax.training.lesson import Batch, Windows, teach
 from specjax.training.optimizers import optimizer
 from specjax.training.runs import RunFolder
+from specjax.training.taught import Taught, TaughtWindows, write_taught
 
+AnyBatch = TypeVar("AnyBatch", Batch, Taught)
 Step = Callable[..., tuple[Tree, Any, dict[str, Array]]]
 
 
@@ -60,6 +62,10 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
     written = read_answers(answers, TRAINING)
     learner = make_learner(config, target, written)
     windows = Windows(written, config.run.length, config.run.seed)
+    source: Windows | TaughtWindows = windows
+    if config.run.features == "cached":
+        folder = write_taught(answers, written, target, learner.needs, stage)
+        source = TaughtWindows(windows, folder, target, learner.needs)
     held_out = Windows(read_answers(answers, HELD_OUT), config.run.length, 0)
     mesh = make_mesh(config.run.devices, config.run.batch)
     run = RunFolder(out, config.run.save_seconds, print_seconds=0.0)
@@ -74,7 +80,7 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
     tell(completed=counters["step"])
     while counters["step"] < config.run.steps:
         began = time.monotonic()
-        batch = place(windows.take(counters["step"] * config.run.batch, config.run.batch), mesh)
+        batch = place(source.take(counters["step"] * config.run.batch, config.run.batch), mesh)
         params, state, made = step(params, state, *fixed, batch, jnp.int32(counters["step"]))
         values = {name: np.asarray(value, np.float64).tolist() for name, value in made.items()}
         counters["step"] += 1
@@ -110,7 +116,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()), may_alias=False)
 
 
-def place(batch: Batch, mesh: Mesh) -> Batch:
+def place(batch: AnyBatch, mesh: Mesh) -> AnyBatch:
     """The windows of a batch spread over the devices."""
     return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
 
@@ -118,13 +124,14 @@ def place(batch: Batch, mesh: Mesh) -> Batch:
 def train_step(
     target: LoadedModel, learner: Learner, transform: optax.GradientTransformation, seed: int, mesh: Mesh
 ) -> Step:
-    """A compiled `(trained, state, frozen, target's params, Batch, number) -> (trained, state, values)`.
+    """A compiled `(trained, state, frozen, target's params, Batch or Taught, number) -> (trained, state, values)`.
 
     The first two are donated. `number` int32 [] is that of the step, from which noise is drawn.
     """
 
-    def step(params: Tree, state: Any, frozen: Tree, teacher: Any, batch: Batch, number: Array) -> Any:
-        lesson = teach(target.model, teacher, batch, learner.needs)
+    def step(params: Tree, state: Any, frozen: Tree, teacher: Any, batch: Batch | Taught, number: Array) -> Any:
+        known = isinstance(batch, Taught)
+        lesson = batch.lesson() if known else teach(target.model, teacher, batch, learner.needs)
         key = jax.random.fold_in(jax.random.key(seed), number)
 
         def loss(params: Tree) -> tuple[Array, dict[str, Array]]:
@@ -132,7 +139,7 @@ def train_step(
             return scores.loss, {"loss": scores.loss, "accuracy": scores.accuracy, **scores.parts}
 
         (_, values), grads = jax.value_and_grad(loss, has_aux=True)(params)
-        values["gradient"] = optax.global_norm(grads)
+        values["gradient"] = optax.tree.norm(grads)
         updates, state = transform.update(grads, state, params)
         return optax.apply_updates(params, updates), state, values
 
@@ -155,5 +162,6 @@ def _measure(
     fixed: tuple[Tree, Any],
 ) -> dict[str, Any]:
     """The figures of all held-out windows."""
-    totals = [step(params, *fixed, place(windows.in_order(first, batch), mesh)) for first in range(0, len(windows), batch)]
+    starts = range(0, len(windows), batch)
+    totals = [step(params, *fixed, place(windows.in_order(first, batch), mesh)) for first in starts]
     return figures(jax.tree.map(lambda *parts: sum(parts), *totals))

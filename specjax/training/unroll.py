@@ -1,4 +1,4 @@
-"""A head's roll-out at every place of a window at once: EAGLE-3's training-time test (arXiv:2503.01840, section 3.2)."""
+"""A head's roll-out at every place of a window at once: EAGLE-3's training-time test (arXiv:2503.01840, 3.2)."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for toys.py: tests are no package
 
-import toys  # noqa: E402
+import toys
 
-from specjax.training.config import make_config  # noqa: E402
-from specjax.training.learners import make_learner  # noqa: E402
-from specjax.training.lesson import Windows, teach  # noqa: E402
+from specjax.training.config import make_config
+from specjax.training.learners import make_learner
+from specjax.training.lesson import Windows, teach
 
 
 @pytest.fixture(scope="session")

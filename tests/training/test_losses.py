@@ -26,9 +26,10 @@ def places(lesson, distance):
     batch = jax.device_get(lesson.batch)
     for window, place in np.ndindex(batch.tokens.shape):
         there = place + distance
-        if there < batch.tokens.shape[1] and batch.document[window, place] >= 0:
-            if batch.document[window, there] == batch.document[window, place] and batch.answer[window, there]:
-                yield window, place
+        if there >= batch.tokens.shape[1] or batch.document[window, place] < 0:
+            continue
+        if batch.document[window, there] == batch.document[window, place] and batch.answer[window, there]:
+            yield window, place
 
 
 def mean(values):
