@@ -74,6 +74,13 @@ class AnswerSettings:
     draft: str = ""
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("chunks", "held_out_chunks", "rows", "prompt_tokens", "new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.temperatures or not all(value >= 0 for value in self.temperatures):
+            raise ValueError(f"temperatures must be 0 or more, one at the least, got {list(self.temperatures)}")
+
 
 def write_answers(folder: pathlib.Path, settings: AnswerSettings, target: LoadedModel, stage: Stage) -> None:
     """Fill `folder` with chunks `training/00000.npz ..` and `held_out/00000.npz ..`; those that are there stay.

@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from specjax import Attend
-from specjax.training import prompts
+from specjax.training import corpus, prompts
 from specjax.training.answers import HELD_OUT, TRAINING, AnswerSettings, fingerprint, read_answers, write_answers
 from specjax.training.instructions import drawn
 
@@ -139,7 +139,10 @@ def test_instructions_differ_and_are_kept_apart():
     assert next(again) in training and next(drawn((0, 0, 1))) != next(drawn((0, 0, 0)))
 
 
-def test_headers_are_invented_and_some_never():
+def test_headers_are_invented_and_some_never(monkeypatch):
+    source = "def read_{0}(path):\n    pass\ndef f(a_{0}, b):\n    pass"
+    modules = [corpus.Module(f"m{i}.py", source.format(i)) for i in range(500)]
+    monkeypatch.setattr(corpus, "standard_library", lambda: modules)
     headers = ["def read(path):", "def close(self):", "def merge(a, b):"]
     made = prompts.invented_headers(headers, 200, np.random.default_rng(0))
     assert {"def read(self):", "def merge(path):", "def close(a, b):"} <= set(made)
@@ -147,6 +150,6 @@ def test_headers_are_invented_and_some_never():
     source = prompts.source("headers", chat=False, seed=3)
     held_out = set(source.held_out(0, 1))
     training = {text for text, _ in zip(source.training(0, 1), range(4000), strict=False)}
-    assert len(held_out) > 300 and not held_out & training
+    assert len(held_out) > 20 and not held_out & training
     shares = [set(source.held_out(number, 2)) for number in (0, 1)]
     assert not shares[0] & shares[1] and shares[0] | shares[1] == held_out

@@ -29,6 +29,10 @@ class Eagle3Loss:
     steps: int = 7
     decay: float = 0.8
 
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+
     def __call__(self, head: DraftHead, params: Any, lesson: Lesson, key: Array) -> Scores:
         """Scores of `head`, which scores its draft vocabulary alone, with `params`; no use is made of `key`."""
         del key
