@@ -141,7 +141,8 @@ class Windows:
         return [(*self._rows[i], self._sizes[i]) for i in self._places[index]]
 
     def _batch(self, windows: list[list[tuple[int, int, int]]]) -> Batch:
-        return Batch(*(np.stack(part) for part in zip(*map(self._filled, windows), strict=True)))
+        parts: Any = [np.stack(part) for part in zip(*map(self._filled, windows), strict=True)]
+        return Batch(*parts)
 
     def _filled(self, rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, ...]:
         tokens, answer = np.zeros(self.length, np.int32), np.zeros(self.length, bool)

@@ -70,10 +70,10 @@ class TaughtWindows:
         self._open: dict[int, tuple[np.ndarray, ...]] = {}
 
     def take(self, first: int, count: int) -> Taught:
-        """Windows `first .. first + count`, as host arrays."""
+        """Windows `first .. first + count`."""
         made = [self._window(self._windows.rows(number)) for number in range(first, first + count)]
-        parts = (np.stack(part) for part in zip(*made, strict=True))
-        return Taught(self._windows.take(first, count), *parts, self._names, self._vocab_size)
+        features, ids, log_probs = (jnp.asarray(np.stack(part)) for part in zip(*made, strict=True))
+        return Taught(self._windows.take(first, count), features, ids, log_probs, self._names, self._vocab_size)
 
     def _window(self, rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
         parts: list[list[np.ndarray]] = [[], [], []]

@@ -7,7 +7,7 @@ import functools
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ from specjax.training.optimizers import optimizer
 from specjax.training.runs import RunFolder
 from specjax.training.taught import Taught, TaughtWindows, write_taught
 
-AnyBatch = TypeVar("AnyBatch", Batch, Taught)
 Step = Callable[..., tuple[Tree, Any, dict[str, Array]]]
 
 
@@ -116,7 +115,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()), may_alias=False)
 
 
-def place(batch: AnyBatch, mesh: Mesh) -> AnyBatch:
+def place(batch: Batch | Taught, mesh: Mesh) -> Any:
     """The windows of a batch spread over the devices."""
     return jax.device_put(batch, NamedSharding(mesh, PartitionSpec("data")))
 
@@ -130,8 +129,10 @@ def train_step(
     """
 
     def step(params: Tree, state: Any, frozen: Tree, teacher: Any, batch: Batch | Taught, number: Array) -> Any:
-        known = isinstance(batch, Taught)
-        lesson = batch.lesson() if known else teach(target.model, teacher, batch, learner.needs)
+        if isinstance(batch, Taught):
+            lesson = batch.lesson()
+        else:
+            lesson = teach(target.model, teacher, batch, learner.needs)
         key = jax.random.fold_in(jax.random.key(seed), number)
 
         def loss(params: Tree) -> tuple[Array, dict[str, Array]]:

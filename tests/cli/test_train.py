@@ -34,7 +34,7 @@ depth = 2
 def config(checkpoints, monkeypatch, tmp_path):
     """Writes a config; `load` and `save_head` know the shelf."""
     monkeypatch.setattr(run, "load", specjax.load)
-    (tmp_path / "prompts.txt").write_text("\n".join(f"def f{i}" for i in range(400)))
+    (tmp_path / "prompts.txt").write_text("\n".join(f"d f{i}" for i in range(400)))
 
     def make(head):
         path = tmp_path / "config.toml"
@@ -60,7 +60,7 @@ def test_a_head_is_trained_stored_and_loaded(config, checkpoints, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["medusa", "nowhere", "--out", "x"], "no config nowhere"),
-    (["hydra", "tiny-python-medusa", "--out", "x"], "is not one of 'medusa', 'eagle'"),
+    (["hydra", "tiny-python-medusa", "--out", "x"], "'hydra' is not one of"),
     (["medusa", "tiny-python-medusa"], "Missing option '--out'"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_line(arguments, message, checkpoints):
