@@ -126,7 +126,8 @@ def make_config(kind: str, table: dict[str, Any], where: str) -> TrainConfig:
         raise ValueError(f"{where}: unknown {', '.join(unknown)}; a config has {', '.join(sorted(known))}")
     if not isinstance(table.get("target"), str):
         raise ValueError(f"{where}: `target` must name a model or a checkpoint folder")
-    made: dict[str, Any] = {name: _filled(cls, table.get(name, {}), f"{where}, [{name}]") for name, cls in parts.items()}
+    made: dict[str, Any] = {
+        name: _filled(cls, table.get(name, {}), f"{where}, [{name}]") for name, cls in parts.items()}
     head = table.get("head", {})
     if not isinstance(head, dict):
         raise ValueError(f"{where}: [head] must be a table of the head's fields")

@@ -129,10 +129,7 @@ def train_step(
     """
 
     def step(params: Tree, state: Any, frozen: Tree, teacher: Any, batch: Batch | Taught, number: Array) -> Any:
-        if isinstance(batch, Taught):
-            lesson = batch.lesson()
-        else:
-            lesson = teach(target.model, teacher, batch, learner.needs)
+        lesson = batch.lesson() if isinstance(batch, Taught) else teach(target.model, teacher, batch, learner.needs)
         key = jax.random.fold_in(jax.random.key(seed), number)
 
         def loss(params: Tree) -> tuple[Array, dict[str, Array]]:

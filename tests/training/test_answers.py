@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -82,6 +83,9 @@ def test_other_settings_and_other_targets_are_refused(writer, settings, tmp_path
     with pytest.raises(ValueError, match="target"):
         write(tmp_path / "a", settings, other)
     assert fingerprint(writer.params) == fingerprint(toys.toy_target().params)
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16), writer.params)
+    assert fingerprint(rounded) == fingerprint(jax.tree.map(lambda x: x.astype(jnp.float32), rounded))
+    assert fingerprint(rounded) != fingerprint(writer.params)
 
 
 def test_too_few_prompts_are_counted(writer, settings, tmp_path):

@@ -95,8 +95,8 @@ jax.config.update("jax_default_matmul_precision", "highest")
 import toys
 from test_trainer import run
 out, answers = map(pathlib.Path, sys.argv[1:])
-for devices in (1, 2, 4):
-    made = run("eagle3", toys.toy_target(), answers, out / str(devices), steps=3, devices=devices)
+for devices in (1, 4):
+    made = run("eagle3", toys.toy_target(), answers, out / str(devices), steps=2, devices=devices)
     assert len(jax.tree.leaves(made.params)[0].sharding.device_set) == devices
 """
 
@@ -106,8 +106,7 @@ def test_devices_share_the_work_and_change_nothing(answers, tmp_path):
     subprocess.run(
         [sys.executable, "-c", MESH, tmp_path, answers], check=True, cwd=root, timeout=400,
         env=os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root}/tests/training", "JAX_PLATFORMS": "cpu"})
-    alone, two, four = ([e["loss"] for e in runs.read_log(tmp_path / name)] for name in "124")
-    np.testing.assert_allclose(two, alone, rtol=1e-5)
+    alone, four = ([e["loss"] for e in runs.read_log(tmp_path / name)] for name in "14")
     np.testing.assert_allclose(four, alone, rtol=1e-5)
 
 
