@@ -84,7 +84,7 @@ def _head(config: TrainConfig, target: LoadedModel, answers: Sequence[Chunk]) ->
     head, _ = head_from_nnx(skeleton, draft_vocabulary=own)
     if own:
         params = {**params, "draft_ids": jnp.asarray(frequent_ids(answers, shape.draft_vocab_size, shape.vocab_size))}
-    params = borrow(_begun(config.kind, params, target.params), shape, target.params)
+    params = borrow(_begun(config.kind, params, target), shape, target.params)
     moving = trained(params)
     guesses: Callable[..., Array] = medusa_guesses if config.kind == "medusa" else head_guesses
     depth = shape.num_heads if config.kind == "medusa" else config.run.depth
@@ -95,9 +95,9 @@ def _head(config: TrainConfig, target: LoadedModel, answers: Sequence[Chunk]) ->
         lambda params, lesson: guesses(head, params, lesson, depth))
 
 
-def _begun(kind: str, params: Tree, target: Tree) -> Tree:
+def _begun(kind: str, params: Tree, target: LoadedModel) -> Tree:
     """Fresh parameters with the target's matrix to the vocabulary, and its norm, where the head has its own."""
-    matrix = target["head"] if "head" in target else target["embedding"].T
+    matrix = target.params["embedding"].T if target.config.tie_embeddings else target.params["head"]
     matrix = matrix.astype(jnp.float32)
     if kind == "medusa" and "output" in params["heads"]["0"]:
         return {**params, "heads": {name: {**head, "output": matrix} for name, head in params["heads"].items()}}
@@ -105,8 +105,9 @@ def _begun(kind: str, params: Tree, target: Tree) -> Tree:
     if not same:
         return params
     ids = params.get("draft_ids")
-    return {**params, "output": matrix if ids is None else matrix[:, ids],
-            "norm": jax.tree.map(lambda x: x.astype(jnp.float32), target["norm"])}
+    # A target's norm may multiply by one plus its scale, a fresh head's never does.
+    scale = target.params["norm"]["scale"].astype(jnp.float32) + target.config.unit_offset_norm
+    return {**params, "output": matrix if ids is None else matrix[:, ids], "norm": {"scale": scale}}
 
 
 def _draft(config: TrainConfig, target: LoadedModel) -> Learner:

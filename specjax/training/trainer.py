@@ -74,7 +74,7 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
     measure = functools.partial(_measure, evaluation_step(target, learner, mesh), held_out, config.run.batch, mesh)
     params, state = learner.trained, transform.init(learner.trained)
     (params, state), counters = run.resume(spread((params, state), mesh), {"step": 0, "seconds": 0.0})
-    fixed = spread((learner.frozen, target.params), mesh)
+    fixed = jax.device_put((learner.frozen, target.params), NamedSharding(mesh, PartitionSpec()))
     tell = stage(config.kind, config.run.steps)
     tell(completed=counters["step"])
     while counters["step"] < config.run.steps:
@@ -111,7 +111,7 @@ def make_mesh(devices: int, batch: int) -> Mesh:
 
 
 def spread(tree: Any, mesh: Mesh) -> Any:
-    """A copy of every array on every device; fresh ones, since a step gives its arguments away."""
+    """A copy of every array on every device; fresh ones, since a step gives away what it changes."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()), may_alias=False)
 
 

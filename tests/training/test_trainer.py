@@ -137,6 +137,9 @@ def test_what_is_borrowed_stays_and_what_is_begun_is_the_targets(target, chunk):
     eagle3 = make_learner(make_config("eagle3", toys.tables("eagle3"), "test"), target, [chunk])
     np.testing.assert_array_equal(eagle3.frozen["draft_ids"], ids)
     np.testing.assert_array_equal(eagle3.trained["output"], matrix[:, ids])
+    gemma = toys.toy_target(unit_offset_norm=True)
+    begun = make_learner(make_config("eagle3", toys.tables("eagle3"), "test"), gemma, [chunk]).trained["norm"]["scale"]
+    np.testing.assert_array_equal(begun, 1 + gemma.params["norm"]["scale"])
     medusa = make_learner(make_config("medusa", toys.tables("medusa"), "test"), target, [chunk])
     np.testing.assert_array_equal(medusa.trained["heads"]["2"]["output"], matrix)
 
