@@ -143,10 +143,11 @@ def test_chains_are_tallied_as_a_decoder_would_meet_them(studied):
     guesses = np.stack([padded[:, j + 1 : j + 1 + wanted.shape[1]] for j in range(3)], axis=-1)
     rng = np.random.default_rng(0)
     wrong = rng.random(guesses.shape) < 0.4
-    guesses[wrong] += 1
-    found = figures(jax.tree.map(jnp.asarray, tally(jnp.asarray(guesses), lesson)))
+    ranked = np.stack([guesses + wrong, np.where(wrong, guesses, guesses + 1)], axis=-1)  # what is wrong comes second
+    found = figures(jax.tree.map(jnp.asarray, tally(jnp.asarray(ranked), lesson)))
     accuracy = [mean(not wrong[w, t, j] for w, t in places(lesson, j + 2)) for j in range(3)]
     np.testing.assert_allclose(found["accuracy"], accuracy, atol=1e-4)
+    np.testing.assert_allclose(found["ranks"], [[share, 1 - share] for share in accuracy], atol=1e-4)
     temperature = np.asarray(lesson.batch.temperature)
     whole = [(w, t) for w, t in places(lesson, 4) if temperature[w, t] == 0]
     lengths = [next((j for j in range(3) if wrong[w, t, j]), 3) for w, t in whole]
