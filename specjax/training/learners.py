@@ -33,7 +33,7 @@ class Learner(NamedTuple):
       trained: float32, what moves.
       frozen: what the target lends, and the draft vocabulary.
       score: `(params, lesson, key) -> Scores`.
-      guess: `(params, lesson) -> int32 [B, T, J, R]`, the likeliest tokens along a chain (`specjax.training.agreement`).
+      guess: `(params, lesson) -> int32 [B, T, J, R]`, the likeliest tokens of a chain (`specjax.training.agreement`).
     """
 
     config: Any
