@@ -21,7 +21,8 @@ GOOD = testing.blend(TARGET, testing.random_trigram(1, V, 2.0), 0.3)
 BAD = testing.random_trigram(2, V, 2.0)
 """A draft that knows nothing of the target."""
 
-K = 3
+K, PATHS = 3, draft.full_paths(2, 2, 1)
+TREE = draft.model_tree(TARGET[0], PATHS)
 NGRAM, MODEL = draft.ngram(K), draft.from_model(TARGET[0], K)
 PAIRS = {
     "plain": (None, None),
@@ -31,9 +32,16 @@ PAIRS = {
     "model-match": (MODEL, verify.match()),
     "model-block": (MODEL, None),
     "model-rejection": (MODEL, verify.rejection()),
+    "tree-match": (TREE, verify.match()),
+    "tree-hybrid": (TREE, verify.hybrid()),
+    "tree-traversal": (TREE, verify.traversal()),
+    "tree-replaced": (draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.without_replacement()),
+    "grown-match": (draft.dynamic_model_tree(TARGET[0], 10, K, 3), None),
+    "grown-hybrid": (draft.dynamic_model_tree(TARGET[0], 10, K, 3, drawn=3), verify.hybrid()),
 }
 """Drafter and verifier; None chooses."""
 SPECULATIVE = [name for name in PAIRS if name != "plain"]
+TREES = [name for name in PAIRS if name.startswith(("tree", "grown"))]
 
 
 def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1], **arguments):
@@ -42,12 +50,15 @@ def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1],
     arguments.setdefault("max_new_tokens", BUDGET)
     params = draft_params if drafter is not None and drafter.needs_params else None
     out = specjax.generate(*target, prompts, drafter=drafter, verifier=verifier, draft_params=params, **arguments)
-    check(out)
+    check(out, 1 if drafter is None else drafter.shape.branching)
     return jax.tree.map(np.asarray, out)
 
 
-def check(out):
-    """Holds in every scenario: the counters add up, nothing stands past the end, the shapes are those documented."""
+def check(out, branching=1):
+    """Holds in every scenario: the counters add up, nothing stands past the end, the shapes are those documented.
+
+    `branching`: most children of a node; a chain counts its tokens and the rounds of each depth alike.
+    """
     batch, budget = out.tokens.shape
     stats = out.stats
     names = ("rounds", "drafted", "accepted", "recovered", "bonus")
@@ -66,7 +77,8 @@ def check(out):
     assert np.all(drafted_by_round[np.arange(budget) >= rounds[:, None]] == 0)
     by_position = np.asarray(stats.accepted_per_position)
     np.testing.assert_array_equal(by_position.sum(1), accepted)
-    np.testing.assert_array_equal(np.asarray(stats.drafted_per_position).sum(1), drafted)
+    by_depth = np.asarray(stats.drafted_per_position).sum(1)
+    assert np.all(by_depth <= drafted) and (branching > 1 or np.all(by_depth == drafted))
     assert np.all(np.diff(by_position, axis=1) <= 0), "a later position is never kept more often than an earlier one"
     mean = np.where(rounds > 0, lengths / np.maximum(rounds, 1), 0)
     np.testing.assert_allclose(stats.mean_accepted_length, mean, rtol=1e-6)
