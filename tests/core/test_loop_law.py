@@ -89,10 +89,11 @@ def batch():
 
 def sample(drafter, verifier, sampling, rule=None, key=0, target=TARGET):
     prompts, lengths, greedy, k = batch()
+    params = (DRAFT if drafter.shape.branching <= 1 else WORSE)[1]
     settings = Sampling(**{**vars(sampling), "temperature": np.where(greedy, 0.0, sampling.temperature)})
     return specjax.generate(
         *target, prompts, lengths=lengths, drafter=drafter, verifier=verifier, constraint=rule, sampling=settings,
-        draft_params=(DRAFT if drafter.shape.branching <= 1 else WORSE)[1] if drafter.needs_params else None, num_speculative_tokens=k, max_new_tokens=BUDGET,
+        draft_params=params if drafter.needs_params else None, num_speculative_tokens=k, max_new_tokens=BUDGET,
         key=jax.random.key(key))
 
 
