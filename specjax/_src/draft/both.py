@@ -26,8 +26,15 @@ def check_two(factory: str, first: Drafter, second: Drafter) -> None:
 
 
 def split_params(first: Drafter, second: Drafter, params: Any) -> Pair:
-    """Parameters of each: a pair if both have some, else those of the one that has."""
+    """Parameters of each: a pair if both have some, else those of the one that has.
+
+    Raises:
+      ValueError: if both have some and `params` is no pair.
+    """
     if first.needs_params and second.needs_params:
+        if not isinstance(params, (tuple, list)) or len(params) != 2:
+            raise ValueError(f"{first.name} and {second.name} both have parameters, so draft_params must be a pair "
+                             f"(those of {first.name}, those of {second.name}), got a {type(params).__name__}")
         return params[0], params[1]
     return (params, None) if first.needs_params else (None, params)
 
