@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from toy_heads import coarse, medusa_heads, trigram_head
 
 import specjax
 from specjax import draft, testing, verify
@@ -23,6 +24,27 @@ BAD = testing.random_trigram(2, V, 2.0)
 
 K = 3
 NGRAM, MODEL = draft.ngram(K), draft.from_model(TARGET[0], K)
+PATHS = [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]
+HEAD = trigram_head(V)
+TREES = {
+    "tree": draft.model_tree(TARGET[0], PATHS),
+    "tree-apart": draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"),
+    "tree-independent": draft.model_tree(TARGET[0], PATHS, siblings="independent"),
+    "tree-chosen": draft.model_tree(TARGET[0], PATHS, siblings="chosen"),
+    "dynamic": draft.dynamic_model_tree(TARGET[0], 7, K, 3, drawn=2),
+    "eagle": draft.eagle(HEAD, PATHS),
+    "eagle-chain": draft.eagle(HEAD, K),
+    "eagle2": draft.eagle2(HEAD, 7, K, 3),
+    "medusa": draft.medusa(medusa_heads(V, K), PATHS),
+    "self": draft.self_model(coarse(TARGET[0]), K),
+    "fallback": draft.fallback(NGRAM, MODEL),
+    "fallback-tree": draft.fallback(NGRAM, draft.eagle(HEAD, PATHS)),
+    "union": draft.union(NGRAM, MODEL),
+    "union-tree": draft.union(NGRAM, draft.eagle2(HEAD, 7, K, 3)),
+}
+"""Drafters of trees, heads, the target's own parts, and combinations: each is judged by `match` and by what `auto`
+takes."""
+
 PAIRS = {
     "plain": (None, None),
     "ngram-match": (NGRAM, None),
@@ -31,6 +53,8 @@ PAIRS = {
     "model-match": (MODEL, verify.match()),
     "model-block": (MODEL, None),
     "model-rejection": (MODEL, verify.rejection()),
+    **{f"{name}-match": (drafter, verify.match()) for name, drafter in TREES.items()},
+    **{f"{name}-auto": (drafter, None) for name, drafter in TREES.items() if not drafter.one_hot},
 }
 """Drafter and verifier; None chooses."""
 SPECULATIVE = [name for name in PAIRS if name != "plain"]
@@ -40,7 +64,8 @@ def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1],
     """`specjax.generate` on the toys, checked for everything that must hold of every generation."""
     drafter, verifier = PAIRS[pair] if isinstance(pair, str) else pair
     arguments.setdefault("max_new_tokens", BUDGET)
-    params = draft_params if drafter is not None and drafter.needs_params else None
+    own = drafter is not None and drafter.needs_params and not drafter.own_target
+    params = draft_params if own else None
     out = specjax.generate(*target, prompts, drafter=drafter, verifier=verifier, draft_params=params, **arguments)
     check(out)
     return jax.tree.map(np.asarray, out)

@@ -90,7 +90,9 @@ def grow_dynamic(
 
     def hybrid(candidates: Candidates) -> TokenTree:
         tree, index = _rerank(plan, count - plan.drawn, candidates, context)
-        return _add_drawn(plan, noise, tree, index, candidates, context)
+        tree = _add_drawn(plan, noise, tree, index, candidates, context)
+        # A greedy row beside sampled ones gets the tree that it would get alone.
+        return jax.tree.map(functools.partial(rows.select, settings.temperature > 0.0), tree, chosen(candidates))
 
     return jax.lax.cond(sampling.any_sampled(settings, context.live), hybrid, chosen, candidates), cache
 
