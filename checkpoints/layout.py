@@ -1,7 +1,7 @@
 """What a checkpoint folder holds.
 
     NAME/params/          Orbax (StandardCheckpointer): nested dicts with string keys
-    NAME/tokenizer.json   as `tokenizers.Tokenizer.save` writes it
+    NAME/tokenizer.json   as `tokenizers.Tokenizer.save` writes it; a draft head has none
     NAME/huggingface/     of a converted model: config.json and the small files beside it, byte for byte (GGUF: made)
     NAME/specjax.json     format, version, family, resolved config, dtype, eos ids, free metadata; written last
 
@@ -19,7 +19,8 @@ from typing import Any
 PARAMS, TOKENIZER, MANIFEST = "params", "tokenizer.json", "specjax.json"
 SOURCE = "huggingface"
 FORMAT, VERSION = "specjax", 1
-FAMILIES = ("decoder",)
+HEADS = ("medusa", "eagle", "eagle3")
+FAMILIES = ("decoder", *HEADS)
 
 Shape = tuple[int, ...]
 
@@ -35,6 +36,7 @@ class Manifest:
       eos_ids: ids that end a text.
       metadata: whatever the writer wants to keep (training figures, sources).
       dtypes: of weights that are stored in another dtype, by their dotted path (`layers.0.mlp_norm.scale`).
+      target: of a draft head, the fingerprint of its target (`targets.Target.fingerprint`).
     """
 
     family: str
@@ -43,6 +45,7 @@ class Manifest:
     eos_ids: tuple[int, ...] = ()
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
+    target: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def dtype_of(self, path: tuple[str, ...]) -> str:
         """Name of the dtype in which the weight at `path` is stored."""
@@ -51,6 +54,8 @@ class Manifest:
     def write(self, folder: pathlib.Path) -> None:
         """Write `specjax.json`."""
         body = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}
+        if not self.target:
+            del body["target"]
         (folder / MANIFEST).write_text(json.dumps(body, indent=1) + "\n")
 
     @classmethod

@@ -18,7 +18,7 @@ from specjax.checkpoints import staging, streaming
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
 from specjax.checkpoints.hub import PREFIX
-from specjax.checkpoints.layout import MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
+from specjax.checkpoints.layout import HEADS, MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -94,8 +94,12 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
       ValueError: if there is no such name or folder, a file is damaged, `dtype` holds no fractions, or tensors are
         missing, unknown or of another shape or dtype than the config says; each is named. Nothing is ever filled in.
     """
-    folder = _find(path_or_name)
+    folder = find(path_or_name)
     manifest = Manifest.read(folder)
+    if manifest.family in HEADS:
+        raise ValueError(
+            f"{folder} is a draft head ({manifest.family}), no model of its own: load its target, then "
+            f"specjax.load_head({os.fspath(path_or_name)!r}, target)")
     config = DecoderConfig.from_dict(manifest.config)
     stored = jnp.dtype(manifest.dtype)
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
@@ -105,18 +109,16 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
     module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype)))
     model, expected = from_nnx(module)
     found = streaming.stored(folder / PARAMS)
-    shapes = _flat(expected)
-    padded = {path: names.index("vocab") for path, names in _flat(axis_names(module)).items() if "vocab" in names}
-    _compare(folder, {path: leaf.shape for path, leaf in shapes.items()}, found, manifest, padded)
+    compare(folder, expected, found, manifest, axis_names(module))
     tokenizer = read_tokenizer(folder / TOKENIZER, "convert or save the model again")
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
-    params = streaming.restore(folder / PARAMS, found, expected, jnp.dtype(dtype))
-    if jnp.finfo(dtype).max < max(jnp.finfo(kind).max for kind in {manifest.dtype, *manifest.dtypes.values()}):
-        _refuse_overflow(folder, params, jnp.dtype(dtype), stored)
+    params = streaming.restore(folder / PARAMS, found, expected)
+    refuse_overflow(folder, params, jnp.dtype(dtype), manifest)
     return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
 
 
-def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
+def find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
+    """The folder of a checkpoint, or of an embedded one by its name. Raises ValueError if there is none."""
     if path_or_name in embedded_names():
         return embedded_path(str(path_or_name))
     folder = pathlib.Path(path_or_name)
@@ -136,33 +138,51 @@ def _find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
     return folder.absolute()
 
 
-def _flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
+def flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:
+    """The leaves of nested dicts by their paths."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    return {path: leaf for key, value in tree.items() for path, leaf in _flat(value, (*prefix, str(key))).items()}
+    return {path: leaf for key, value in tree.items() for path, leaf in flat(value, (*prefix, str(key))).items()}
 
 
-def _compare(
-    folder: pathlib.Path, expected: dict[Path, Shape], found: Any, manifest: Manifest, padded: dict[Path, int]
-) -> None:
-    flat = _flat(found)
-    shapes = {path: list(leaf.shape) for path, leaf in flat.items()}
-    for path in padded.keys() & expected.keys() & flat.keys():  # rows past the vocabulary count as not there
+def compare(folder: pathlib.Path, wanted: Any, found: Any, manifest: Manifest, names: Any) -> None:
+    """Refuse a folder whose tensors are not those of the module.
+
+    Args:
+      folder: for the message.
+      wanted: shapes, nested as the params.
+      found: shapes and dtypes in the folder, nested so too.
+      manifest: of the folder.
+      names: of each axis; one called `vocab` may be longer in the folder.
+
+    Raises:
+      ValueError: naming each tensor that is missing, unknown, or of another shape or dtype.
+    """
+    expected: dict[Path, Shape] = {path: leaf.shape for path, leaf in flat(wanted).items()}
+    padded = {path: axes.index("vocab") for path, axes in flat(names).items() if "vocab" in axes}
+    there = flat(found)
+    shapes = {path: list(leaf.shape) for path, leaf in there.items()}
+    for path in padded.keys() & expected.keys() & there.keys():  # rows past the vocabulary count as not there
         axis = padded[path]
         if len(shapes[path]) > axis:
             shapes[path][axis] = min(shapes[path][axis], expected[path][axis])
     problems = misfits(
         {".".join(path): shape for path, shape in expected.items()},
         {".".join(path): tuple(shape) for path, shape in shapes.items()})
-    for path in sorted(expected.keys() & flat.keys()):
+    for path in sorted(expected.keys() & there.keys()):
         said = jnp.dtype(manifest.dtype_of(path))
-        if flat[path].dtype != said:
-            problems.append(f"{'.'.join(path)} is {flat[path].dtype}, the manifest says {said}")
+        if there[path].dtype != said:
+            problems.append(f"{'.'.join(path)} is {there[path].dtype}, the manifest says {said}")
     refuse_misfits(folder, problems)
 
 
-def _refuse_overflow(folder: pathlib.Path, params: Any, dtype: Any, stored: Any) -> None:
-    beyond = [".".join(path) for path, leaf in _flat(params).items() if bool(jnp.isinf(leaf).any())]
+def refuse_overflow(folder: pathlib.Path, params: Any, dtype: Any, manifest: Manifest) -> None:
+    """ValueError, naming them, where weights became infinite because `dtype` is narrower than the stored one."""
+    stored = jnp.dtype(manifest.dtype)
+    kinds = [jnp.dtype(kind) for kind in {manifest.dtype, *manifest.dtypes.values()}]
+    if jnp.finfo(dtype).max >= max(jnp.finfo(kind).max for kind in kinds if jnp.issubdtype(kind, jnp.floating)):
+        return
+    beyond = [".".join(path) for path, leaf in flat(params).items() if bool(jnp.isinf(leaf).any())]
     if beyond:
         raise ValueError(
             f"{folder}: weights of {', '.join(beyond)} are beyond what {dtype} holds ({jnp.finfo(dtype).max:g}); load "

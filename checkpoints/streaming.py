@@ -62,7 +62,8 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
     async def _write(self, value: Deferred, info: Any, args: Sequence[Any] | None) -> None:
         # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
         piece = np.require(value.make(), requirements=["C", "ALIGNED"])
-        piece = _narrowed(info.name, piece, self._dtype or value.dtype)
+        cast = self._dtype is not None and jnp.issubdtype(value.dtype, jnp.floating)  # token ids stay what they are
+        piece = _narrowed(info.name, piece, self._dtype if cast else value.dtype)
         for future in await super().serialize([piece], [info], args):
             future.result()
 
@@ -131,8 +132,8 @@ def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
             yield tree
 
 
-def restore(folder: pathlib.Path, found: Any, expected: Any, dtype: np.dtype) -> Any:
-    """The weights of an Orbax folder on the first device, in `dtype`, cast while they are read.
+def restore(folder: pathlib.Path, found: Any, expected: Any) -> Any:
+    """The weights of an Orbax folder on the first device, in the dtypes that are expected, cast while they are read.
 
     One layer is read after another: of what Orbax holds beside the weights while it reads, only a layer's share is
     there at a time. `found` is what `stored` gives; what a weight has beyond its shape in `expected` is left out: rows
@@ -145,11 +146,11 @@ def restore(folder: pathlib.Path, found: Any, expected: Any, dtype: np.dtype) ->
 
         def read(part: Any) -> Any:
             wanted = jax.tree.map(
-                lambda leaf: ocp.ArrayRestoreArgs(sharding=place, global_shape=leaf.shape, dtype=dtype, strict=False),
-                part)
+                lambda leaf: ocp.ArrayRestoreArgs(
+                    sharding=place, global_shape=leaf.shape, dtype=leaf.dtype, strict=False), part)
             args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
             return jax.block_until_ready(reader.restore(folder, args=args))
 
         first = read({name: part for name, part in expected.items() if name != "layers"})
-        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected["layers"].items()}
-    return first | {"layers": layers}
+        layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected.get("layers", {}).items()}
+    return first | ({"layers": layers} if layers else {})

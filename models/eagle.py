@@ -35,8 +35,8 @@ class EagleConfig(HeadConfig):
 
     @classmethod
     def for_target(cls, target: DecoderConfig, num_layers: int = 1, **changes: Any) -> EagleConfig:
-        """A head with layers of the target's sizes; other fields by their names."""
-        return cls(**{"layer": draft_layer(target, num_layers), **changes})
+        """A head with layers of the target's sizes and without bias, as newer ones are; other fields by their names."""
+        return cls(**{"layer": draft_layer(target, num_layers), "fc_bias": False, **changes})
 
     @property
     def vocab_size(self) -> int:

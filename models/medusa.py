@@ -13,7 +13,7 @@ from specjax._src.types import Array
 from specjax.models.config import DecoderConfig
 from specjax.models.decoder import scored
 from specjax.models.head_config import HeadConfig, head_name
-from specjax.models.parts import bias, borrowed, param, softcap
+from specjax.models.parts import bias, borrowed, param, plus, softcap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class MedusaConfig(HeadConfig):
       vocab_size: V, of the target.
       num_heads: K; head `h` guesses the token `2 + h` places behind the one whose feature is read.
       num_layers: residual blocks of each head.
+      block_bias: whether the blocks have biases.
       own_projection: whether each head has its own matrix to the vocabulary; else the target's is used.
       tie_embeddings: whether the target's matrix is its embedding.
       final_softcap: of the target's logits, and then of these.
@@ -34,6 +35,7 @@ class MedusaConfig(HeadConfig):
     vocab_size: int
     num_heads: int
     num_layers: int = 1
+    block_bias: bool = True
     own_projection: bool = True
     tie_embeddings: bool = True
     final_softcap: float | None = None
@@ -72,11 +74,11 @@ class ResidualBlock(nnx.Module):
 
     def __init__(self, config: MedusaConfig, rngs: nnx.Rngs, dtype: jnp.dtype) -> None:
         self.kernel = param(rngs, (config.hidden_size, config.hidden_size), 0.0, ("embed", None), dtype)
-        self.bias = bias(True, (config.hidden_size,), ("embed",), dtype)
+        self.bias = bias(config.block_bias, (config.hidden_size,), ("embed",), dtype)
 
     def __call__(self, x: Array) -> Array:
         """[..., D] to [..., D]."""
-        return x + jax.nn.silu(x @ self.kernel[...] + self.bias[...])
+        return x + jax.nn.silu(plus(x @ self.kernel[...], self.bias))
 
 
 class MedusaHead(nnx.Module):

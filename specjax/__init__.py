@@ -37,6 +37,7 @@ from specjax._src.types import Verifier as Verifier
 
 if _TYPE_CHECKING:
     from specjax.checkpoints import load as load
+    from specjax.checkpoints import load_head as load_head
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ __all__ = [
     "draft",
     "generate",
     "load",
+    "load_head",
     "sampling",
     "speculative",
     "stream",
@@ -77,8 +79,8 @@ if (_root / "pyproject.toml").exists() and (_root / "models" / "__init__.py").ex
 
 def __getattr__(name: str) -> _Any:
     """What needs flax or orbax is imported when it is first asked for, so that `import specjax` stays light."""
-    if name == "load":
-        return _importlib.import_module("specjax.checkpoints").load
+    if name in ("load", "load_head"):
+        return getattr(_importlib.import_module("specjax.checkpoints"), name)
     if name in ("models", "checkpoints", "testing", "training"):
         return _importlib.import_module(f"specjax.{name}")
     raise AttributeError(f"module 'specjax' has no attribute {name!r}")

@@ -99,12 +99,12 @@ def _propose(
     """The tree, the drafter's state, and the target's cache, in which only a drafter with `own_target` writes."""
     if drafter.shape.num_speculative_tokens == 0:
         return root_only(context), state.draft, state.cache  # a drafter that is off is not touched; it catches up later
-    tree, draft, *cache = drafter.propose(draft_params(rules, params), noise, state.draft, context)
+    tree, draft, *own = drafter.propose(draft_params(rules, params), noise, state.draft, context)
     if rules.verifier.needs_draft_logits and tree.draft_logits is None and not drafter.one_hot:
         raise ValueError(f"verifier {rules.verifier.name} needs the law each token was drawn from, but drafter "
                          f"{drafter.name} gives no draft_logits: let it return them, declare it one_hot if its "
                          "tokens are chosen, or use verify.match()")
-    return tree, draft, cache[0] if cache else state.cache
+    return tree, draft, own[0] if drafter.own_target else state.cache
 
 
 def draft_params(rules: Rules, params: Params) -> Any:

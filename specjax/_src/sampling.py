@@ -79,18 +79,18 @@ class Prefix(NamedTuple):
     Attributes:
       tokens: int32 [B, D], drafted tokens in any order.
       before: bool [1 | B, T, D], which of them precede each place.
-      count: int32 [1 | B, T], how many do.
+      depth: int32 [1 | B, T], how many do.
     """
 
     tokens: Array
     before: Array
-    count: Array
+    depth: Array
 
 
 def chain_prefix(drafted: Array, offset: Array | int, places: int) -> Prefix:
     """`places` consecutive places on a chain of `drafted` [B, D]; `offset` of them precede the first place."""
-    count = offset + jnp.arange(places, dtype=jnp.int32)
-    return Prefix(drafted, (jnp.arange(drafted.shape[1]) < count[:, None])[None], count[None])
+    depth = offset + jnp.arange(places, dtype=jnp.int32)
+    return Prefix(drafted, (jnp.arange(drafted.shape[1]) < depth[:, None])[None], depth[None])
 
 
 def tree_prefix(tree: TokenTree) -> Prefix:
@@ -196,7 +196,7 @@ def any_sampled(sampling: Sampling, live: Array) -> Array:
 
 
 def _withhold_eos(logits: Array, history: History, prefix: Prefix) -> Array:
-    generated = (history.length - history.start)[:, None] + prefix.count
+    generated = (history.length - history.start)[:, None] + prefix.depth
     early = generated < history.sampling.min_new_tokens[:, None]
 
     def withhold(logits: Array) -> Array:

@@ -89,8 +89,8 @@ def speculative(
 def auto(drafter: Drafter) -> Verifier:
     """The verifier that keeps most of what a drafter proposes, and leaves the law as it is.
 
-    Chosen tokens: `verify.match()`; it needs no law of the draft, and the text is that of plain decoding. A drawn chain:
-    `verify.block()`; no rule for one chain keeps more. A drawn tree: the rule made for its kind of siblings.
+    Chosen tokens: `verify.match()`; it needs no law of the draft, and the text is that of plain decoding. A drawn
+    chain: `verify.block()`; no rule for one chain keeps more. A drawn tree: the rule made for its kind of siblings.
     """
     if drafter.one_hot:
         return match()

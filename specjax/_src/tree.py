@@ -56,7 +56,7 @@ class Shape(NamedTuple):
 def chain_shape(num_speculative_tokens: int) -> Shape:
     """The shape of a chain of so many drafted tokens."""
     nodes = num_speculative_tokens + 1
-    return Shape(nodes, num_speculative_tokens, min(1, num_speculative_tokens), tuple(range(-1, nodes - 1)),
+    return Shape(nodes, num_speculative_tokens, 1, tuple(range(-1, nodes - 1)),
                  (-1, *[0] * num_speculative_tokens))
 
 

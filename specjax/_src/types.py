@@ -267,7 +267,7 @@ class Drafter(NamedTuple):
     needs: frozenset[str]
     one_hot: bool
     init: Callable[[Weights, int, int], Any]
-    propose: Callable[[Weights, Any, Any, Context], tuple[Any, Any]]
+    propose: Callable[[Weights, Any, Any, Context], tuple[Any, ...]]
     advance: Callable[[Weights, Any, Feedback], Any]
     available: Callable[[Any, Context], Array] | None = None
     narrow: Callable[[int], Drafter] | None = None

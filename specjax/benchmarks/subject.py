@@ -50,10 +50,14 @@ class Subject(NamedTuple):
 
     def row(self, index: int, width: int) -> tuple[np.ndarray, np.ndarray]:
         """Prompt `index` as `prompts` int32 [1, width] and `lengths` int32 [1]."""
-        prompt = self.prompts[index]
-        row = np.zeros((1, width), np.int32)
-        row[0, : len(prompt)] = prompt
-        return row, np.array([len(prompt)], np.int32)
+        return padded(self.prompts[index], width)
+
+
+def padded(prompt: Sequence[int], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """A prompt as `prompts` int32 [1, width] and `lengths` int32 [1]."""
+    row = np.zeros((1, width), np.int32)
+    row[0, : len(prompt)] = prompt
+    return row, np.array([len(prompt)], np.int32)
 
 
 def num_bytes(tree: Any) -> int:

@@ -14,8 +14,7 @@ from specjax._src.sampling import Sampling
 from specjax._src.speculative import Decoder, checked_request
 from specjax._src.types import Params
 from specjax.benchmarks.settings import Settings
-from specjax.benchmarks.steps import pair_params
-from specjax.benchmarks.subject import Subject
+from specjax.benchmarks.subject import padded
 from specjax.benchmarks.timing import Program, Timed
 
 
@@ -39,7 +38,7 @@ class Writes(Protocol):
 
     @property
     def name(self) -> str:
-        """`text/K` for this library, `PEER/K` for another."""
+        """`text/K` for this library, `PEER/K` for another; of a drafter, its own name."""
 
     def __call__(self, index: int) -> float:
         """Write the text of prompt `index`; the seconds it took."""
@@ -52,12 +51,13 @@ class Writer:
     Each prompt is padded as `specjax.generate` pads it, so there is a program for each padded length.
 
     Attributes:
-      k, written: see `Writes`.
+      name, k, written: see `Writes`.
       params: of target and draft.
       requests: one for each prompt.
       programs: prompt to last token, by the padded length of the prompt.
     """
 
+    name: str
     k: int
     params: Params
     requests: list[Request]
@@ -73,31 +73,28 @@ class Writer:
         return seconds
 
     @property
-    def name(self) -> str:
-        """`text/K`."""
-        return f"text/{self.k}"
-
-    @property
     def compile_seconds(self) -> float:
         """Of the program that took longest."""
         return max(program.compile_seconds for program in self.programs.values())
 
 
-def make_writer(decoder: Decoder, subject: Subject, settings: Settings, k: int) -> Writer:
-    """Compile `decoder` for the prompts of `subject`."""
-    params = pair_params(decoder, subject)
+def make_writer(
+    name: str, decoder: Decoder, params: Params, prompts: Sequence[Sequence[int]], eos_ids: tuple[int, ...],
+    settings: Settings,
+) -> Writer:
+    """Compile `decoder` for `prompts`."""
     requests: list[Request] = []
-    for index, prompt in enumerate(subject.prompts):
+    for index, prompt in enumerate(prompts):
         sampling = Sampling(temperature=settings.temperature, top_p=settings.top_p, seed=settings.seed + index)
         requests.append(checked_request(
-            decoder.rules, params, *subject.row(index, bucket(len(prompt))), max_new_tokens=settings.max_new_tokens,
-            sampling=sampling, eos_ids=subject.eos_ids))
+            decoder.rules, params, *padded(prompt, bucket(len(prompt))), max_new_tokens=settings.max_new_tokens,
+            sampling=sampling, eos_ids=eos_ids))
     programs = {
         width: Program(
             lambda params, request: whole(decoder.rules, settings.max_new_tokens, None, 1, params, request),
             params, request)
         for width, request in {request.prompts.shape[1]: request for request in requests}.items()}
-    return Writer(k, params, requests, programs)
+    return Writer(name, decoder.rules.drafter.shape.num_speculative_tokens, params, requests, programs)
 
 
 def turns(writers: Sequence[Writes], count: int) -> dict[str, Timed]:

@@ -61,10 +61,12 @@ def make_way(subject: Subject, settings: Settings, k: int) -> Way:
         return state, decoder.result(state)
 
     program = Program(loop, params, greedy[0], donate=(1,))
+    writer = None
+    if subject.writes:
+        writer = make_writer(f"text/{k}", decoder, params, subject.prompts, subject.eos_ids, settings)
     return Way(
         decoder, [rung.shape.num_speculative_tokens for rung in decode.ladder(decoder.rules.drafter)],
-        Loop(program, params, greedy), Loop(program, params, sampled),
-        make_writer(decoder, subject, settings, k) if subject.writes else None)
+        Loop(program, params, greedy), Loop(program, params, sampled), writer)
 
 
 def make_parts(subject: Subject, settings: Settings, ways: list[Way]) -> dict[str, Repeated]:

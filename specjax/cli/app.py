@@ -18,8 +18,10 @@ from specjax.cli.options import (
     DrafterName,
     DrafterOption,
     MaxNewTokens,
+    NumNodes,
     PeerName,
     Seed,
+    SiblingsOption,
     Target,
     Temperature,
     TopP,
@@ -88,8 +90,12 @@ def generate(
     drafter: DrafterOption = DrafterName.MODEL,
     verifier: VerifierOption = VerifierName.AUTO,
     num_speculative_tokens: Annotated[
-        int, typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed in a round.")
-    ] = 5,
+        int | None,
+        typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed in a round; of a tree, its depth. "
+                     "Default: the drafter's usual number, 5 of a chain."),
+    ] = None,
+    num_nodes: NumNodes = None,
+    siblings: SiblingsOption = None,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
@@ -102,14 +108,14 @@ def generate(
     compare: Annotated[bool, typer.Option("--compare", help="Also decode plainly, and print the ratio.")] = False,
 ) -> None:
     """Write a continuation of PROMPT, or an answer to it, then say how the rounds went."""
-    from specjax.cli import pairs, programs, writing
+    from specjax.cli import pairs, programs, proposers, writing
 
     programs.keep_programs()
-    pair = pairs.load_pair(target, draft, drafter)
+    wanted = proposers.Wanted(drafter, num_speculative_tokens, num_nodes, siblings or "")
+    pair = pairs.load_pair(target, draft, wanted)
     job = pairs.make_job(
-        pair, prompt, drafter=drafter, verifier=verifier, num_speculative_tokens=num_speculative_tokens,
-        max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed,
-        chat=chat)
+        pair, prompt, wanted, verifier=verifier, max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p,
+        top_k=top_k, min_p=min_p, seed=seed, chat=chat)
     writing.write(pair.target.tokenizer, prompt + "\n" * chat, job, compare=compare)
 
 
@@ -127,8 +133,8 @@ def bench(
     ] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="With --random: so many layers only.")] = None,
     num_speculative_tokens: Annotated[
-        str, typer.Option("--num-speculative-tokens", "-k", help="One or more k, such as 3,5,7.")
-    ] = "5",
+        str | None, typer.Option("--num-speculative-tokens", "-k", help="One or more k, such as 3,5,7. Default: 5.")
+    ] = None,
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     seed: Seed = 0,
@@ -148,17 +154,34 @@ def bench(
     peer: Annotated[
         PeerName | None, typer.Option(help="Also time this library on the same weights, prompts and k.")
     ] = None,
+    drafters: Annotated[
+        str | None,
+        typer.Option(help="Compare these drafters instead, such as medusa,eagle2,eagle3; NAME:SIBLINGS asks for a kind "
+                     "of siblings (eagle:chosen)."),
+    ] = None,
+    temperatures: Annotated[str, typer.Option(help="With --drafters: one or more, such as 0,1.")] = "0,1",
+    num_nodes: NumNodes = None,
     json: Annotated[pathlib.Path | None, typer.Option(help="Write everything measured to this file.")] = None,
 ) -> None:
     """Measure plain and speculative decoding in one process, interleaved, and compare with what theory predicts."""
     from specjax.benchmarks import run
+    from specjax.benchmarks.drafters import bench_drafters
     from specjax.benchmarks.settings import Settings
     from specjax.cli import pairs
+    from specjax.cli.proposers import Wanted
 
+    command = "specjax " + shlex.join(sys.argv[1:])
     settings = Settings(
-        depths=pairs.parse_depths(num_speculative_tokens), temperature=temperature, top_p=top_p, seed=seed,
+        depths=pairs.parse_depths(num_speculative_tokens or "5"), temperature=temperature, top_p=top_p, seed=seed,
         max_new_tokens=max_new_tokens, loop_tokens=loop_tokens, repeats=repeats, text_repeats=text_repeats,
         peer="" if peer is None else peer.value)
+    if drafters is not None:
+        k = None if num_speculative_tokens is None else settings.depths[-1]
+        measured, entries = pairs.bench_drafters(
+            target, drafters, {"num_speculative_tokens": k, "num_nodes": num_nodes}, prompts, chat=chat,
+            per_category=per_category, limit=limit)
+        bench_drafters(measured, entries, pairs.parse_temperatures(temperatures), settings, command=command, out=json)
+        return
     if random is not None:
         texts = {"--prompts": prompts, "--chat": chat, "--per-category": per_category, "--limit": limit,
                  "--text-repeats": text_repeats, "--target": target != "tiny-python", "--draft": draft,
@@ -170,9 +193,9 @@ def bench(
     else:
         if layers is not None:
             raise ValueError("--layers goes with --random only: a checkpoint has the layers it has")
-        pair = pairs.load_pair(target, draft, DrafterName.MODEL)
+        pair = pairs.load_pair(target, draft, Wanted(DrafterName.MODEL))
         subject = pairs.bench_subject(pair, prompts, chat=chat, per_category=per_category, limit=limit)
-    run.bench(subject, settings, command="specjax " + shlex.join(sys.argv[1:]), out=json)
+    run.bench(subject, settings, command=command, out=json)
 
 
 @app.command()

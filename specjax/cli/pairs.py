@@ -9,20 +9,21 @@ from typing import Any, NamedTuple
 import specjax
 from specjax.benchmarks import prompts as prompt_files
 from specjax.benchmarks import random_pair
+from specjax.benchmarks.drafters import Entry, Target
 from specjax.benchmarks.subject import Subject
-from specjax.checkpoints import LoadedModel, check_same_tokenizer
+from specjax.checkpoints import LoadedHead, LoadedModel
+from specjax.cli import proposers
 from specjax.cli.options import DrafterName, VerifierName
-
-DRAFT_OF = {"tiny-python": "tiny-python-draft"}
+from specjax.cli.proposers import Wanted
 
 
 class Pair(NamedTuple):
-    """A target and, if a model drafts for it, that model; each as `specjax.load` returns it."""
+    """A target and the draft model or head that drafts for it, if one does; as they are loaded."""
 
     target_name: str
     target: LoadedModel
     draft_name: str = ""
-    draft: LoadedModel | None = None
+    draft: LoadedModel | LoadedHead | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,23 +70,14 @@ class Job:
         return dataclasses.replace(self, drafter=None, draft_params=None, verifier=None)
 
 
-def load_pair(target: str, draft: str | None, drafter: DrafterName) -> Pair:
+def load_pair(target: str, draft: str | None, wanted: Wanted) -> Pair:
     """Load what is needed.
 
     Raises:
-      ValueError: if there is no draft model to use, or its tokenizer is not the target's.
+      ValueError: if there is no draft to use, or it does not go with the target.
     """
-    if drafter != DrafterName.MODEL:
-        if draft is not None:
-            raise ValueError(f"--draft {draft} names a model, but --drafter {drafter} uses none: leave one of them out")
-        return Pair(target, specjax.load(target))
-    draft = DRAFT_OF.get(target) if draft is None else draft
-    if draft is None:
-        raise ValueError(f"no draft model is known for {target}: name one with --draft, or use --drafter ngram "
-                         "(look-up, needs no model) or --drafter none")
-    loaded = specjax.load(target), specjax.load(draft)
-    check_same_tokenizer(*loaded)
-    return Pair(target, loaded[0], draft, loaded[1])
+    loaded = specjax.load(target)
+    return Pair(target, loaded, draft or "", proposers.load_for(wanted, target, loaded, draft))
 
 
 def prompt_ids(model: LoadedModel, text: str, chat: bool) -> list[int]:
@@ -101,21 +93,14 @@ def prompt_ids(model: LoadedModel, text: str, chat: bool) -> list[int]:
 
 
 def make_job(
-    pair: Pair, prompt: str, *, drafter: DrafterName, verifier: VerifierName, num_speculative_tokens: int,
-    max_new_tokens: int, seed: int, chat: bool = False, **sampling: Any,
+    pair: Pair, prompt: str, wanted: Wanted, *, verifier: VerifierName, max_new_tokens: int, seed: int,
+    chat: bool = False, **sampling: Any,
 ) -> Job:
     """A job for one prompt; the remaining keywords are fields of `specjax.Sampling`."""
     ids = prompt_ids(pair.target, prompt, chat)
-    proposer = None
-    if pair.draft is not None:
-        proposer = specjax.draft.from_model(pair.draft.model, num_speculative_tokens)
-    elif drafter == DrafterName.NGRAM:
-        proposer = specjax.draft.ngram(num_speculative_tokens)
-    rules = {"match": specjax.verify.match, "rejection": specjax.verify.rejection, "block": specjax.verify.block}
-    return Job(
-        pair.target.model, pair.target.params, ids, proposer, None if pair.draft is None else pair.draft.params,
-        None if verifier == VerifierName.AUTO else rules[verifier](), specjax.Sampling(seed=seed, **sampling),
-        max_new_tokens, pair.target.eos_ids)
+    drafter, params = proposers.make_drafter(wanted, pair.target, pair.draft)
+    return Job(pair.target.model, pair.target.params, ids, drafter, params, proposers.make_verifier(verifier),
+               specjax.Sampling(seed=seed, **sampling), max_new_tokens, pair.target.eos_ids)
 
 
 def bench_subject(
@@ -123,12 +108,37 @@ def bench_subject(
     limit: int | None = None,
 ) -> Subject:
     """A pair with the prompts of a file, or with the built-in ones."""
-    if pair.draft is None:
+    if not isinstance(pair.draft, LoadedModel):
         raise ValueError("the benchmark needs a draft model")
     chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
     ids = [prompt_ids(pair.target, prompt.text, chat) for prompt in chosen]
-    return Subject(pair.target_name, pair.target.model, pair.target.params, pair.draft_name, pair.draft.model,
+    name = pair.draft_name or proposers.DRAFT_OF[pair.target_name]
+    return Subject(pair.target_name, pair.target.model, pair.target.params, name, pair.draft.model,
                    pair.draft.params, ids, pair.target.eos_ids, [prompt.category for prompt in chosen])
+
+
+def bench_drafters(
+    target: str, text: str, wanted: dict[str, Any], path: pathlib.Path | None, *, chat: bool, per_category: int | None,
+    limit: int | None,
+) -> tuple[Target, list[Entry]]:
+    """A target with prompts, and the drafters named in `text` (`"ngram,eagle:chosen"`) with their weights.
+
+    Raises:
+      ValueError: for a name that is none, or a drafter whose weights are missing.
+    """
+    loaded = specjax.load(target)
+    entries = []
+    for word in text.split(","):
+        name, _, siblings = word.strip().partition(":")
+        if name not in set(DrafterName) - {DrafterName.NONE}:
+            raise ValueError(f"--drafters takes names of drafters with commas between them, {name!r} is none: they are "
+                             f"{', '.join(one for one in DrafterName if one != DrafterName.NONE)}")
+        asked = Wanted(DrafterName(name), siblings=siblings, **proposers.fitting(DrafterName(name), wanted))
+        drafter, params = proposers.make_drafter(asked, loaded, proposers.load_for(asked, target, loaded, None))
+        entries.append(Entry(word.strip(), drafter, params))
+    chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
+    ids = [prompt_ids(loaded, prompt.text, chat) for prompt in chosen]
+    return Target(target, loaded.model, loaded.params, ids, loaded.eos_ids), entries
 
 
 def random_subject(shape: str, layers: int | None) -> Subject:
@@ -147,3 +157,11 @@ def parse_depths(text: str) -> list[int]:
     if min(depths) < 1:
         raise ValueError(f"-k must be at least 1, got {text!r}; plain decoding is measured anyway")
     return sorted(set(depths))
+
+
+def parse_temperatures(text: str) -> list[float]:
+    """`"0,1"` to `[0.0, 1.0]`."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"--temperatures takes numbers with commas between them, such as 0,1, got {text!r}") from None

@@ -16,13 +16,16 @@ import jax.numpy as jnp
 
 from specjax._src import rows
 from specjax._src.draft.model import from_model
+from specjax._src.draft.model_tree import model_tree
 from specjax._src.noise import ACCEPT, DRAFT, RECOVER, Noise, categorical, fold
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Context, Drafter, Model, Verdict, Verifier
 from specjax._src.verify import block as blocks
-from specjax._src.verify import law, rejection
+from specjax._src.verify import hybrid, law, match, rejection, specinfer, walk, without_replacement
+from specjax._src.verify.node import Node, normalise
 
 Pair = tuple[Drafter, Verifier]
+Paths = tuple[tuple[int, ...], ...]
 
 
 def argmax_draft(model: Model, num_speculative_tokens: int) -> Pair:
@@ -131,6 +134,69 @@ CONTROLS: dict[str, Callable[[Model, int], Pair]] = {
 """Name of each mistake to `(draft model, num_speculative_tokens) -> (Drafter, Verifier)`."""
 
 
+def pruned_by_own_score(model: Model, paths: Paths) -> Pair:
+    """A drawn child of a hybrid tree is dropped where the draft finds it unlikely, as a rerank of all nodes does."""
+
+    def prune(params: Any, noise: Noise, state: Any, context: Context, propose: Any) -> Any:
+        tree, state = propose(params, noise, state, context)
+        law = jnp.take_along_axis(tree.draft_logits, jnp.maximum(tree.parents, 0)[..., None], axis=1)
+        score = jnp.take_along_axis(law, tree.tokens[..., None], axis=-1)[..., 0]
+        bad = tree.drawn & (score < jnp.log(0.7))
+        return replace(tree, valid=tree.valid & ~bad & ~tree.below(bad)), state
+
+    return _changed(model_tree(model, paths), prune), hybrid.hybrid()
+
+
+def forgotten_replacement(model: Model, paths: Paths) -> Pair:
+    """Children drawn without replacement are all tested against the whole q."""
+    rule = walk.verifier("forgotten_replacement", specinfer.rule, {"without_replacement"})
+    return model_tree(model, paths, siblings="without_replacement"), rule
+
+
+def twins_counted_twice(model: Model, paths: Paths) -> Pair:
+    """A token that was drafted twice below one node gets its probability twice."""
+
+    def rule(here: Node) -> tuple[Array, Array]:
+        chances = jnp.take_along_axis(here.p, jnp.maximum(here.tokens, 0), axis=1) * (here.tokens >= 0)
+        return chances, match.choose(here)[1]
+
+    return model_tree(model, paths, siblings="independent"), walk.verifier("twins", rule, {"independent"})
+
+
+def one_number_for_all_depths(model: Model, paths: Paths) -> Pair:
+    """The walk asks every node with the same uniform number."""
+
+    class Stuck(Noise):
+        def accept(self, test: Array | int = 0) -> Array:
+            return super().accept(0)
+
+    right = without_replacement.without_replacement()
+
+    def draw(noise: Noise, plan: Any) -> Verdict:
+        return right.draw(Stuck(noise.key, noise.length, noise.shared), plan)
+
+    return model_tree(model, paths, siblings="without_replacement"), right._replace(name="stuck", draw=draw)
+
+
+def replacement_drawn_from_p(model: Model, paths: Paths) -> Pair:
+    """When all children are refused the next token is drawn from p without them, as if they had been chosen."""
+
+    def rule(here: Node) -> tuple[Array, Array]:
+        chances, _ = specinfer.rule(here)
+        drafted = jnp.any(here.tokens[..., None] == jnp.arange(here.p.shape[-1]), axis=1)
+        return chances, normalise(jnp.where(drafted, 0.0, here.p), here.p)
+
+    return model_tree(model, paths, siblings="independent"), walk.verifier("from_p", rule, {"independent"})
+
+
+TREE_CONTROLS: dict[str, Callable[[Model, Paths], Pair]] = {
+    build.__name__: functools.cache(build)
+    for build in (pruned_by_own_score, forgotten_replacement, twins_counted_twice, one_number_for_all_depths,
+                  replacement_drawn_from_p)
+}
+"""The same of trees: `(draft model, paths) -> (Drafter, Verifier)`."""
+
+
 class _Silent(Noise):
     """No noise: whoever draws with it takes the likeliest token."""
 
@@ -140,7 +206,10 @@ class _Silent(Noise):
 
 def _with_propose(model: Model, num_speculative_tokens: int, change: Callable[..., Any]) -> Drafter:
     """The model drafter with `change` around its `propose`, at one width."""
-    drafter = from_model(model, num_speculative_tokens)
+    return _changed(from_model(model, num_speculative_tokens), change)
+
+
+def _changed(drafter: Drafter, change: Callable[..., Any]) -> Drafter:
     return drafter._replace(name=f"{drafter.name} with a mistake", narrow=None,
                             propose=lambda *args: change(*args, drafter.propose))
 

@@ -157,7 +157,8 @@ def judged(
 
 def path_texts(shape: Shape, tokens: np.ndarray) -> list[tuple[np.ndarray, ...]]:
     """For each node the tokens from the root to it, the root's left out: a tuple of int [R]."""
-    parents, texts = _parents(shape), [()]
+    parents = _parents(shape)
+    texts: list[tuple[np.ndarray, ...]] = [()]
     for node in range(1, len(parents)):
         texts.append((*texts[parents[node]], tokens[:, node]))
     return texts

@@ -28,10 +28,10 @@ def layered(target=TARGET, num_layers=1, **changes):
 E3 = functools.partial(Eagle3Config.for_target, TARGET, taps=(0, 2, 4), draft_vocab_size=9)
 CASES = {
     "medusa": MedusaConfig.for_target(TARGET, 3),
-    "medusa-shared": MedusaConfig.for_target(TARGET, 2, num_layers=2, own_projection=False),
+    "medusa-shared": MedusaConfig.for_target(TARGET, 2, num_layers=2, own_projection=False, block_bias=False),
     "medusa-untied": MedusaConfig.for_target(UNTIED, 2, own_projection=False),
-    "eagle": EagleConfig.for_target(TARGET),
-    "eagle-plain": EagleConfig.for_target(UNTIED, fc_bias=False),
+    "eagle": EagleConfig.for_target(TARGET, fc_bias=True),
+    "eagle-plain": EagleConfig.for_target(UNTIED),
     "eagle-deep": EagleConfig(layered(num_layers=2, qkv_bias=True)),
     "eagle3": E3(),
     "eagle3-residual": E3(norm_before_residual=True),
@@ -80,7 +80,9 @@ def published(config, params):
         found = {}
         for h, head in params["heads"].items():
             for j, block in head["blocks"].items():
-                found |= {f"{h}.{j}.linear.weight": block["kernel"].T, f"{h}.{j}.linear.bias": block["bias"]}
+                found[f"{h}.{j}.linear.weight"] = block["kernel"].T
+                if "bias" in block:
+                    found[f"{h}.{j}.linear.bias"] = block["bias"]
             if "output" in head:
                 found[f"{h}.{config.num_layers}.weight"] = head["output"].T
         tied = config.tie_embeddings

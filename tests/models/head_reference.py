@@ -80,7 +80,8 @@ def medusa(w, hidden, c):
     for h in range(c["num_heads"]):
         x = hidden.astype(np.float64)
         for j in range(c["num_layers"]):
-            inner = w[f"{h}.{j}.linear.weight"] @ x + (0 if c["wrong"] == "no bias" else w[f"{h}.{j}.linear.bias"])
+            inner = w[f"{h}.{j}.linear.weight"] @ x
+            inner = inner + (0 if c["wrong"] == "no bias" else w.get(f"{h}.{j}.linear.bias", 0))
             x = silu(inner) if c["wrong"] == "no residual" else x + silu(inner)
         found.append(capped(w.get(f"{h}.{c['num_layers']}.weight", w.get("lm_head.weight")) @ x, c))
     return np.stack(found[::-1] if c["wrong"] == "heads swapped" else found)

@@ -1,8 +1,9 @@
 """A tree that grows where the draft is sure: expansion and rerank of EAGLE-2 (arXiv:2406.16858), each row its own.
 
-The score of a node is the sum of the draft's log-probabilities on its path, before temperature and truncation. A
-level's best W nodes are passed through the network, the W likeliest children of each become candidates, and of all
-candidates the best are kept: a connected tree, since no child scores above its parent.
+The score of a node is the sum of the draft's log-probabilities on its path, before temperature and truncation (in the
+match family, where the noise is known, given the noise). A level's best W nodes are passed through the network, the W
+likeliest children of each become candidates, and of all candidates the best are kept: a connected tree, since no child
+scores above its parent.
 
 At temperature > 0 the scores say nothing of a *drawn* token, and pruning one by its own score would bias the text. So a
 hybrid tree is built of chosen nodes first; then those inner nodes that score best get one more child each, drawn from
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 from specjax._src import rows, sampling
 from specjax._src.draft import grow
 from specjax._src.draft.null import root
-from specjax._src.draft.siblings import without
+from specjax._src.draft.siblings import preferences, without
 from specjax._src.noise import Noise
 from specjax._src.tree import Shape, TokenTree
 from specjax._src.types import Array, Cache, Context, pytree
@@ -74,11 +75,10 @@ def grow_dynamic(
     Raises:
       ValueError: when traced, if `width` is more than there are tokens or candidates are fewer than nodes.
     """
-    candidates, cache = _expand(stepper, plan, params, start, context)
+    candidates, cache = _expand(stepper, plan, params, noise, start, context)
     count = plan.shape.num_nodes - 1
     whole = functools.partial(_rerank, plan, count)
-    if plan.drawn == 0 or noise.shared:
-        # The target's own noise says nothing before the target has spoken: for the match family all are chosen.
+    if plan.drawn == 0 or noise.shared:  # what is chosen for a noise that is known needs no draw
         tree, _ = whole(candidates, context)
         return tree, cache
     settings = context.history.sampling
@@ -98,7 +98,7 @@ def grow_dynamic(
 
 
 def _expand(
-    stepper: grow.Stepper, plan: Plan, params: Any, start: grow.Start, context: Context
+    stepper: grow.Stepper, plan: Plan, params: Any, noise: Noise, start: grow.Start, context: Context
 ) -> tuple[Candidates, Cache]:
     width, passes = plan.width, plan.shape.depth - 1
     batch = context.length.shape[0]
@@ -109,7 +109,7 @@ def _expand(
                          f"{plan.shape.num_nodes - 1} are asked for: change width, depth or num_nodes")
     sane = context.live & jnp.isfinite(jnp.max(logits[:, 0], axis=-1))
     logits = jnp.where(sane[:, None, None], logits, 0.0)
-    scores, tokens = jax.lax.top_k(jax.nn.log_softmax(logits[:, 0]), width)
+    scores, tokens = jax.lax.top_k(preferences(noise, logits, 0, context)[:, 0], width)
     scores = jnp.where(sane[:, None] & (context.drafts > 0)[:, None], scores, -jnp.inf)
     first = (tokens, jnp.full((batch, width), -1, jnp.int32), scores)
     frontier = grow.open_frontier(start, context, width, max(passes, 1))
@@ -118,7 +118,7 @@ def _expand(
         frontier, up, tokens, scores, ids = carry
         frontier = grow.enter(frontier, context, number, up, tokens, scores > -jnp.inf)
         logits, frontier = grow.run(stepper, params, frontier, start, context, number)
-        law, children = jax.lax.top_k(jax.nn.log_softmax(logits), width)
+        law, children = jax.lax.top_k(preferences(noise, logits, number + 1, context), width)
         below = jnp.where(frontier.valid & (number + 1 < context.drafts)[:, None], scores, -jnp.inf)[..., None] + law
         parents = jnp.broadcast_to(ids[..., None], below.shape)
         flat = tuple(values.reshape(batch, -1) for values in (children, parents, below))

@@ -1,8 +1,8 @@
 """EAGLE: a head that drafts from the target's own features (arXiv:2401.15077, 2406.16858, 2503.01840).
 
 One roll-out serves all three; what differs is the head (`DraftHead`) and the tree. EAGLE-1 drafts a static tree,
-EAGLE-2 one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and was trained on
-what it feeds back.
+EAGLE-2 one that grows where the draft is sure, EAGLE-3 the same with a head that reads three features and was trained
+on what it feeds back.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def eagle(
     return _eagle("eagle", head, static_growth("eagle", tree, siblings))
 
 
-def eagle2(
-    head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int | None = None
-) -> Drafter:
+def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int = 0) -> Drafter:
     """EAGLE-2 (arXiv:2406.16858): each row grows its own tree where the head is sure; parameters: `draft_params`.
 
     Args:
@@ -64,29 +62,22 @@ def eagle2(
       num_nodes: N, tokens that the target scores in a pass, the root included.
       depth: of the tree; the head makes `depth - 1` passes over `width` tokens.
       width: nodes that are expanded at each depth, and children of each that are looked at.
-      drawn: of the nodes, how many are drawn rather than chosen when a row samples, one below each of so many inner
-        nodes (the hybrid rule of arXiv:2502.18779); None is a quarter of them. 0 chooses all, for `verify.match()`.
+      drawn: 0 chooses all nodes, for `verify.match()`: where a row samples, by the noise with which the target will
+        choose. Else so many of the nodes are drawn from the head's law when a row samples, one below each of the best
+        inner nodes, for `verify.hybrid()` (arXiv:2502.18779).
 
     Raises:
       ValueError: if the sizes do not go together; at the first request, if the target lacks the features.
     """
-    return _eagle("eagle2", head, _hybrid_growth("eagle2", num_nodes, depth, width, drawn))
+    return _eagle("eagle2", head, dynamic_growth("eagle2", num_nodes, depth, width, drawn))
 
 
-def eagle3(
-    head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int | None = None
-) -> Drafter:
+def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int = 0) -> Drafter:
     """EAGLE-3 (arXiv:2503.01840): the tree of `eagle2` from a head that was trained on its own output, hence deeper.
 
     Arguments and errors as in `eagle2`. For a chain of an EAGLE-3 head use `eagle(head, num_speculative_tokens)`.
     """
-    return _eagle("eagle3", head, _hybrid_growth("eagle3", num_nodes, depth, width, drawn))
-
-
-def _hybrid_growth(factory: str, num_nodes: int, depth: int, width: int, drawn: int | None) -> Growth:
-    if drawn is None:
-        drawn = max(0, min((num_nodes - 1) // 4, 1 + (depth - 1) * width, num_nodes - 2))
-    return dynamic_growth(factory, num_nodes, depth, width, drawn)
+    return _eagle("eagle3", head, dynamic_growth("eagle3", num_nodes, depth, width, drawn))
 
 
 @functools.cache

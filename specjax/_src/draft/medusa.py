@@ -14,6 +14,8 @@ from specjax._src.draft.choices import MEDUSA_PATHS
 from specjax._src.draft.grow import check_vocab
 from specjax._src.draft.growth import static_growth
 from specjax._src.draft.null import root
+from specjax._src.draft.siblings import preferences
+from specjax._src.noise import Noise
 from specjax._src.tree import Shape, TokenTree
 from specjax._src.types import Array, Context, Drafter, MedusaHeads
 
@@ -49,15 +51,15 @@ def _medusa(heads: MedusaHeads, shape: Shape) -> Drafter:
         del params, batch, capacity
         return ()
 
-    def propose(params: Any, noise: Any, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()]]:
-        del noise
+    def propose(params: Any, noise: Noise, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()]]:
         features = {name: context.features[name] for name in heads.needs}
         logits = heads.apply(params, features)[:, : shape.depth]
         check_vocab(heads.name, logits.shape[-1], context.vocab_size)
         # What stands before a head's token is not known to it: penalties see the committed text alone.
         batch = context.length.shape[0]
         nothing = sampling.chain_prefix(jnp.zeros((batch, 0), jnp.int32), 0, shape.depth)
-        return _combine(shape, sampling.adjust(logits, context.history, nothing), context), state
+        logits = sampling.adjust(logits, context.history, nothing)
+        return _combine(shape, preferences(noise, logits, jnp.arange(shape.depth), context), context), state
 
     def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
         del params, feedback
@@ -71,20 +73,20 @@ def _medusa(heads: MedusaHeads, shape: Shape) -> Drafter:
                    siblings="chosen")
 
 
-def _combine(shape: Shape, logits: Array, context: Context) -> TokenTree:
-    """The tree of the likeliest tokens of each depth, from `logits` float32 [B, D, V]."""
+def _combine(shape: Shape, liking: Array, context: Context) -> TokenTree:
+    """The tree of the likeliest tokens of each depth, from log-probabilities `liking` float32 [B, D, V]."""
     most = max(shape.ranks or (0,)) + 1
-    if most > logits.shape[-1]:
+    if most > liking.shape[-1]:
         raise ValueError(f"a tree that asks for the {most} likeliest tokens does not fit a target of "
-                         f"{logits.shape[-1]} tokens: take a tree with fewer children per node")
-    _, best = jax.lax.top_k(logits, most)  # [B, D, R]
-    batch = logits.shape[0]
+                         f"{liking.shape[-1]} tokens: take a tree with fewer children per node")
+    _, best = jax.lax.top_k(liking, most)  # [B, D, R]
+    batch = liking.shape[0]
     parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), (batch, shape.num_nodes))
     tree = TokenTree(jnp.zeros_like(parents), parents, jnp.ones_like(parents, bool), shape)
     depth = tree.depths[0]
     tokens = best[:, jnp.maximum(depth - 1, 0), jnp.maximum(jnp.asarray(shape.ranks), 0)]
     tokens = tokens.astype(jnp.int32).at[:, 0].set(root(context))
-    sane = jnp.isfinite(jnp.max(logits, axis=-1))
+    sane = jnp.isfinite(jnp.max(liking, axis=-1))
     good = jnp.cumprod(sane, axis=1, dtype=jnp.int32)
     limit = jnp.minimum(context.drafts, jnp.sum(good, axis=1))
     valid = (depth <= limit[:, None]) & context.live[:, None]

@@ -6,7 +6,7 @@ tokens in their order, so that a tree is as good for greedy text as one that is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,9 @@ from specjax._src import rows, sampling
 from specjax._src.noise import Noise
 from specjax._src.types import Array, Context
 
+Ints = Any
+"""An int32 array; those of a static topology are numpy's."""
+
 
 class Family(NamedTuple):
     """What children the W nodes of a level get.
@@ -22,12 +25,12 @@ class Family(NamedTuple):
     Attributes:
       nodes: int32 [W, K], index in the tree of each child; any index beyond the tree where there is none.
       ranks: int32 [W, K], place of each child among the likeliest tokens.
-      count: int32 [W], number of children.
+      size: int32 [W], number of children.
     """
 
-    nodes: Array
-    ranks: Array
-    count: Array
+    nodes: Ints
+    ranks: Ints
+    size: Ints
 
 
 def pick(
@@ -74,6 +77,38 @@ def pick(
     return tokens, None if noise.shared else law
 
 
+COUPLING = 0.3
+"""How far a draft's log-probabilities are trusted where the noise is known: the scale of what they may be off."""
+
+
+def preferences(noise: Noise, logits: Array, depth: Array | int, context: Context) -> Array:
+    """What a dynamic tree grows by: log-probabilities [B, W, V] that each token is the one to come.
+
+    A greedy row's are those of the draft. So are a sampled row's, unless the verifier lets the drafter hear the noise
+    with which the target will choose (the match family): then the token to come is nearly known.
+
+    Args:
+      noise: of the round.
+      logits: float32 [B, W, V], after `sampling.adjust`.
+      depth: of the nodes, or of each of them [W].
+      context: of the round.
+    """
+    plain = jax.nn.log_softmax(logits)
+    if not noise.shared:
+        return plain
+    settings = context.history.sampling
+
+    def heard(logits: Array) -> Array:
+        law = sampling.log_law(logits, settings, exactly=False)
+        # Nodes of one depth hear one noise; W different ones are hashed only for heads, of which each has its depth.
+        steps = jnp.atleast_1d(depth)
+        gumbel = jax.vmap(lambda depth: noise.gumbel(depth, law.shape[-1]), out_axes=1)(steps)
+        coupled = jax.nn.log_softmax((law + gumbel) / COUPLING)
+        return rows.select(settings.temperature > 0.0, coupled, plain)
+
+    return jax.lax.cond(sampling.any_sampled(settings, context.live), heard, lambda logits: plain, logits)
+
+
 def without(log_law: Array, removed: Array, substitute: Array) -> Array:
     """The log-law [.., V] given that none of the tokens marked in `removed` [.., V] comes; if those were all it had,
     the law that is certain of `substitute` [..]."""
@@ -101,7 +136,7 @@ def _hybrid(
     noise: Noise, logits: Array, law: Array, likeliest: Array, family: Family, depth: Array | int
 ) -> tuple[Array, Array]:
     """All but the last child chosen, the last drawn from the law without them."""
-    last = jnp.maximum(family.count - 1, 0)
+    last = jnp.maximum(family.size - 1, 0)
     place = jnp.arange(likeliest.shape[-1])
     token = jnp.arange(law.shape[-1])
     removed = jnp.zeros(law.shape, bool)

@@ -11,7 +11,7 @@ import numpy as np
 
 from specjax._src.draft import grow, siblings
 from specjax._src.draft.null import root
-from specjax._src.draft.siblings import Family
+from specjax._src.draft.siblings import Family, Ints
 from specjax._src.noise import Noise
 from specjax._src.tree import Shape, TokenTree
 from specjax._src.types import Array, Cache, Context
@@ -27,9 +27,9 @@ class Level(NamedTuple):
       family: their children.
     """
 
-    inner: Array
-    up: Array
-    place: Array
+    inner: Ints
+    up: Ints
+    place: Ints
     family: Family
 
 
@@ -72,10 +72,10 @@ def grow_static(
     parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), tokens.shape)
     tree = TokenTree(tokens.at[:, 0].set(root(context)), parents, good, shape)
     valid = good & (tree.depths <= context.drafts[:, None]) & ~tree.below(~good)
-    logits = None if law is None else _by_node(shape, law, laws, first, later)
+    law = None if law is None or laws is None else _by_node(shape, law, laws, first, later)
     sampled = jnp.broadcast_to(jnp.asarray(_last_children(shape)), tokens.shape) if kind == "hybrid" else None
-    return TokenTree(jnp.where(valid, tree.tokens, 0), parents, valid, shape, logits,
-                     None if logits is None else sampled), frontier.cache
+    return TokenTree(jnp.where(valid, tree.tokens, 0), parents, valid, shape, law,
+                     None if law is None else sampled), frontier.cache
 
 
 def _sprout(num_nodes: int, values: Array, level: Level, children: Array) -> Array:
@@ -132,7 +132,7 @@ def _level(inner: list[int], above: list[int], children: list[np.ndarray], shape
         if above:
             level.up[column] = above.index(parents[node])
             level.place[column] = list(children[parents[node]]).index(node)
-        level.family.count[column] = len(children[node])
+        level.family.size[column] = len(children[node])
         for place, child in enumerate(children[node]):
             level.family.nodes[column, place] = child
             level.family.ranks[column, place] = ranks[child]

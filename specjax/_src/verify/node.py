@@ -12,7 +12,9 @@ from specjax._src.types import Array
 
 
 class Node(NamedTuple):
-    """A node of each row and its K = branching children, in the order in which they are asked.
+    """A node of each row and its K = branching children, in the order in which they are asked: drawn ones first.
+
+    The order of the drawn ones must be that of the draws. Chosen ones could come anywhere, and keep most behind them.
 
     Attributes:
       p: float32 [B, V], the target's law of the next token.
@@ -32,8 +34,11 @@ class Node(NamedTuple):
 def at(tree: TokenTree, target: Array, node: Array) -> Node:
     """The nodes `node` [B] of a tree; `target` float32 [B, N, V], normalised log-probabilities."""
     places, present = tree.children(node)
-    tokens = jnp.where(present, jnp.take_along_axis(tree.tokens, places, axis=1), -1)
     drawn = jnp.take_along_axis(tree.drawn, places, axis=1) & present
+    if tree.sampled is not None:
+        order = jnp.argsort(~drawn, axis=1, stable=True)
+        places, present, drawn = (jnp.take_along_axis(one, order, axis=1) for one in (places, present, drawn))
+    tokens = jnp.where(present, jnp.take_along_axis(tree.tokens, places, axis=1), -1)
     q = None if tree.draft_logits is None else jnp.exp(rows.take(tree.draft_logits, node))
     return Node(jnp.exp(rows.take(target, node)), q, tokens, drawn, places)
 

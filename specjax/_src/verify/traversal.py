@@ -7,7 +7,7 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 
-from specjax._src.tree import TokenTree
+from specjax._src.tree import SIBLINGS, TokenTree
 from specjax._src.types import Array, Verifier
 from specjax._src.verify import law
 from specjax._src.verify import node as nodes
@@ -22,10 +22,12 @@ def traversal() -> Verifier:
         a_x = min(a P(x) / Q(x), 1);  then, as all below x and x itself are refused,
         S = sum (a P - Q)_+;  P = norm((a P - Q)_+);  a = S / (S + 1 - a);  Q = norm(Q without x)
 
-    and a node whose children are all refused is the last one kept with probability a. On a chain this is `block`.
+    and a node whose children are all refused is the last one kept with probability a. On a chain this is `block`. Of
+    siblings chosen and drawn the drawn ones are asked first, as `hybrid` does. Exact for every kind of siblings, as
+    `without_replacement` is.
     """
     return Verifier("traversal", plan, law.draw, shared_noise=False, needs_draft_logits=True, outcomes=law.outcomes,
-                    siblings=frozenset({"without_replacement", "one", "chosen", "hybrid"}), static_only=True)
+                    siblings=frozenset(SIBLINGS), static_only=True)
 
 
 def plan(tree: TokenTree, target: Array) -> law.Plan:
@@ -33,30 +35,42 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
 
     What a subtree decides has no part in a, so that all nodes of a level are weighed at once, child by child.
     """
-    parents = _known(tree)
     tokens = jnp.where(tree.valid, tree.tokens, -1)
+    turn = jnp.arange(tokens.shape[1]) + jnp.where(tree.drawn, 0, tokens.shape[1])  # drawn siblings are asked first
     joint = jnp.ones(tokens.shape)  # a of each node before its children are asked ..
     stop = joint  # .. and after they are refused
-    for level, families in _levels(parents):
+    row = jnp.arange(tokens.shape[0])[:, None]
+    for level, families, counts in _levels(_known(tree)):
         p, a = jnp.exp(target[:, level]), joint[:, level]
         q = None if tree.draft_logits is None else jnp.exp(tree.draft_logits[:, level])
-        stop = stop.at[:, level].set(a)
-        for children in families:
-            size = len(children)  # the nodes with most children come first
-            p, a, q = p[:, :size], a[:, :size], None if q is None else q[:, :size]
-            token, drawn = tokens[:, children], tree.drawn[:, children]
+        order = jnp.argsort(jnp.where(families < 0, 2 * tokens.shape[1], turn[:, families]), axis=-1)
+        children = jnp.take_along_axis(jnp.broadcast_to(families, order.shape), order, axis=-1)
+        for place in range(counts[0]):
+            size = int(np.sum(counts > place))  # the nodes with most children come first
+            child, p, a, q = children[:, :size, place], p[:, :size], a[:, :size], None if q is None else q[:, :size]
+            token, drawn = tokens[row, child], tree.drawn[row, child]
             proposal, q_token = nodes.proposal(q, token, drawn)
-            joint = joint.at[:, children].set(nodes.accept(a * nodes.prob(p, token), q_token))
+            joint = joint.at[row, child].set(nodes.accept(a * nodes.prob(p, token), q_token))
             p, a = nodes.refused(p, proposal, token, a)
             stop = stop.at[:, level[:size]].set(a)
             q = None if q is None else nodes.without(q, jnp.where(drawn, token, -1))
-        below = np.concatenate(families)
+        below = families[families >= 0]
         stop = stop.at[:, below].set(joint[:, below])
-    order = _post_order(parents)
-    fails = jnp.where(tree.valid, 1.0 - stop, 1.0)[:, order]
-    reach = jnp.pad(jnp.cumprod(fails, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=1.0)
-    ends = (jnp.where(tree.valid, stop, 0.0)[:, order] * reach)[:, np.argsort(order)]
-    return law.Plan(tree, target, ends, joint)
+    stop = jnp.where(tree.valid, stop, 0.0).at[:, 0].set(1.0)
+    return law.Plan(tree, target, _ends(tree, stop, turn), joint)
+
+
+def _ends(tree: TokenTree, stop: Array, turn: Array) -> Array:
+    """The probability that each node is the last one kept [B, N], if it is with probability `stop` once it is asked.
+
+    All below it are asked before it, and all below the siblings whose `turn` comes earlier, its own and its ancestors'.
+    """
+    fails, above = 1.0 - stop, tree.ancestors  # above[.., u, v]: v is an ancestor of u, or u itself
+    strictly = above & ~jnp.eye(stop.shape[1], dtype=bool)
+    below = jnp.prod(jnp.where(strictly, fails[:, :, None], 1.0), axis=1)
+    earlier = (tree.parents[:, :, None] == tree.parents[:, None, :]) & (turn[:, :, None] < turn[:, None, :])
+    elders = jnp.prod(jnp.where(earlier, (below * fails)[:, :, None], 1.0), axis=1)
+    return jnp.prod(jnp.where(above, elders[:, None, :], 1.0), axis=2) * below * stop
 
 
 def _known(tree: TokenTree) -> tuple[int, ...]:
@@ -67,29 +81,15 @@ def _known(tree: TokenTree) -> tuple[int, ...]:
 
 
 @functools.cache
-def _levels(parents: tuple[int, ...]) -> list[tuple[np.ndarray, list[np.ndarray]]]:
-    """Level by level: the nodes that have children, those with most first, and their first, second .. children."""
+def _levels(parents: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Level by level, for the n nodes that have children, those with most first: the nodes [n], their children [n, K]
+    with -1 behind them, and their number [n]."""
     children = [[node for node, parent in enumerate(parents) if parent == above] for above in range(len(parents))]
     levels, level = [], [0]
     while any(children[node] for node in level):
         inner = sorted((node for node in level if children[node]), key=lambda node: -len(children[node]))
-        families = [np.array([children[node][place] for node in inner if len(children[node]) > place])
-                    for place in range(len(children[inner[0]]))]
-        levels.append((np.array(inner), families))
+        counts = np.array([len(children[node]) for node in inner])
+        families = np.array([children[node] + [-1] * (counts[0] - len(children[node])) for node in inner])
+        levels.append((np.array(inner), families, counts))
         level = [child for node in level for child in children[node]]
     return levels
-
-
-@functools.cache
-def _post_order(parents: tuple[int, ...]) -> np.ndarray:
-    """Nodes in the order in which they are asked: children before their parent."""
-    order: list[int] = []
-
-    def visit(node: int) -> None:
-        for child in range(node + 1, len(parents)):
-            if parents[child] == node:
-                visit(child)
-        order.append(node)
-
-    visit(0)
-    return np.array(order)

@@ -1,0 +1,141 @@
+"""From the name of a drafter to who proposes, with its weights and its tree."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import specjax
+from specjax._src.draft.choices import EAGLE_PATHS, MEDUSA_PATHS, best_paths
+from specjax._src.tree import Path
+from specjax._src.types import Drafter, Verifier
+from specjax.checkpoints import LoadedHead, LoadedModel, check_same_tokenizer, embedded_names
+from specjax.cli.options import DrafterName, VerifierName
+from specjax.models import some_layers
+
+FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.EAGLE2: "eagle",
+          DrafterName.EAGLE3: "eagle3"}
+"""Which kind of head each drafter reads."""
+DRAFT_OF = {"tiny-python": "tiny-python-draft"}
+WIDTH = 8  # nodes that a dynamic tree expands at each depth
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is asked of a drafter.
+
+    Attributes:
+      name: which.
+      num_speculative_tokens: k, the length of a chain or the depth of a tree; None is the drafter's usual one.
+      num_nodes: of a tree, the root included; None is the drafter's usual one, 1 + k of a draft model (a chain).
+      siblings: how the children of a node come about; "" is the drafter's usual way.
+    """
+
+    name: DrafterName
+    num_speculative_tokens: int | None = None
+    num_nodes: int | None = None
+    siblings: str = ""
+
+    def __post_init__(self) -> None:
+        trees = (*FAMILY, DrafterName.MODEL)
+        if self.name not in trees and (self.num_nodes is not None or self.siblings):
+            raise ValueError(f"--drafter {self.name} proposes a chain: leave --num-nodes and the kind of siblings out")
+
+
+def load_for(
+    wanted: Wanted, target_name: str, target: LoadedModel, draft: str | None
+) -> LoadedModel | LoadedHead | None:
+    """The weights that a drafter needs beside the target's.
+
+    Raises:
+      ValueError: if there are none to use, or they do not go with the target.
+    """
+    if wanted.name in FAMILY:
+        return _load_head(wanted.name, target_name, target, draft)
+    if wanted.name != DrafterName.MODEL:
+        if draft is not None:
+            raise ValueError(
+                f"--draft {draft} names a model, but --drafter {wanted.name} uses none: leave one of them out")
+        return None
+    draft = DRAFT_OF.get(target_name) if draft is None else draft
+    if draft is None:
+        raise ValueError(f"no draft model is known for {target_name}: name one with --draft, or use --drafter ngram "
+                         "(look-up, needs no model) or --drafter none")
+    loaded = specjax.load(draft)
+    check_same_tokenizer(target, loaded)
+    return loaded
+
+
+def _load_head(name: DrafterName, target_name: str, target: LoadedModel, draft: str | None) -> LoadedHead:
+    family = FAMILY[name]
+    if draft is None:
+        draft = f"{target_name}-{family}"
+        if draft not in embedded_names():
+            raise ValueError(f"no {family} head is known for {target_name}: name one with --draft (train one with "
+                             f"`specjax train {family}`, or convert a published one), or use --drafter ngram")
+    loaded = specjax.load_head(draft, target)
+    if loaded.config.family != family:
+        raise ValueError(f"--drafter {name} needs a {family} head, but {draft} is a {loaded.config.family} head: use "
+                         f"--drafter {loaded.config.family}, or name another head")
+    return loaded
+
+
+def make_drafter(
+    wanted: Wanted, target: LoadedModel, draft: LoadedModel | LoadedHead | None
+) -> tuple[Drafter | None, Any]:
+    """The drafter and its parameters, from what `load_for` gave."""
+    k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
+    if isinstance(draft, LoadedHead):
+        return _from_head(wanted, draft), draft.params
+    if isinstance(draft, LoadedModel):
+        if nodes is None or nodes == 1 + (k or 5):
+            return specjax.draft.from_model(draft.model, k or 5), draft.params
+        return specjax.draft.dynamic_model_tree(
+            draft.model, nodes, k or 5, WIDTH, drawn=_drawn(wanted, nodes)), draft.params
+    if wanted.name == DrafterName.NGRAM:
+        return specjax.draft.ngram(k or 5), None
+    if wanted.name == DrafterName.SELF:
+        dtype = target.params["embedding"].dtype
+        part = some_layers(target.config, max(1, 2 * target.config.num_layers // 3), dtype)
+        return specjax.draft.self_model(part, k or 5), None
+    return None, None
+
+
+def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
+    head: Any = draft.head
+    k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
+    rates = draft.metadata.get("accuracies")
+    if wanted.name == DrafterName.MEDUSA:
+        return specjax.draft.medusa(head, _static(MEDUSA_PATHS, min(k or 9, head.num_heads), nodes or 64, rates))
+    if wanted.name == DrafterName.EAGLE:
+        return specjax.draft.eagle(
+            head, _static(EAGLE_PATHS, k or 5, nodes or 26, rates), siblings=wanted.siblings or "hybrid")
+    grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
+    nodes = nodes or 32
+    if k is not None and nodes == k + 1:
+        return specjax.draft.eagle(head, k, siblings=wanted.siblings or "hybrid")
+    return grow(head, nodes, k or 6, WIDTH, drawn=_drawn(wanted, nodes))
+
+
+def fitting(name: DrafterName, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What of `wanted` (k and nodes) means something to a drafter: a look-up has no nodes."""
+    return {key: value for key, value in wanted.items() if key != "num_nodes" or name in FAMILY}
+
+
+def make_verifier(name: VerifierName) -> Verifier | None:
+    """The verifier of that name; None lets `specjax.generate` choose."""
+    return None if name == VerifierName.AUTO else getattr(specjax.verify, name.value)()
+
+
+def _drawn(wanted: Wanted, nodes: int) -> int:
+    if wanted.siblings not in ("", "chosen", "hybrid"):
+        raise ValueError(f"a tree that grows in each row has siblings that are chosen or hybrid, not {wanted.siblings}")
+    return nodes // 4 if wanted.siblings == "hybrid" else 0
+
+
+def _static(published: tuple[Path, ...], depth: int, nodes: int, rates: Any) -> list[Path]:
+    """A tree of so many nodes: the best one for measured rates [depth, rank] if the head came with them, else the first
+    of the published."""
+    if rates is not None:
+        return list(best_paths(rates[:depth], min(nodes, 1 + sum(len(row) for row in rates[:depth]) ** depth)))
+    return [path for path in published if len(path) <= depth][: nodes - 1]
