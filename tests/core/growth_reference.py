@@ -50,6 +50,15 @@ class Row(NamedTuple):
                 for settings in (plain, self.sampling)]
         return both[0], both[1]
 
+    def liking(self, path: tuple[int, ...], plain: np.ndarray, law: np.ndarray) -> np.ndarray:
+        """Log-probabilities by which a dynamic tree grows: those of the draft, or, where the noise of the target is
+        known, how likely each token is to win with it if the draft's own logarithms are off by 0.3 or so."""
+        with np.errstate(divide="ignore"):
+            if self.gumbel is None or self.sampling.temperature == 0:
+                return np.log(plain)
+            noisy = (np.log(law) + self.gumbel(len(path))) / 0.3
+            return noisy - noisy.max() - np.log(np.sum(np.exp(noisy - noisy.max())))
+
 
 class Tree(NamedTuple):
     """Tokens, which nodes there are, and for each inner node the law of its drawn children; None where none is drawn."""
@@ -128,10 +137,10 @@ def dynamic_tree(row: Row, num_nodes: int, depth: int, width: int, drawn: int) -
             known[path] = row.laws(path)
             if known[path] is None:
                 continue
-            plain = known[path][0]
-            for token in ranked(plain)[:width]:
-                if plain[token] > 0:
-                    below[(*path, token)] = (score[path] if path else 0.0) + float(np.log(plain[token]))
+            liking = row.liking(path, *known[path])
+            for token in ranked(liking)[:width]:
+                if np.isfinite(liking[token]):
+                    below[(*path, token)] = (score[path] if path else 0.0) + float(liking[token])
         score |= below
         frontier = sorted(below, key=lambda path: -below[path])[:width]
     hybrid = drawn if row.sampling.temperature > 0 and row.gumbel is None else 0

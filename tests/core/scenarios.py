@@ -34,13 +34,13 @@ TREES = {
     "dynamic": draft.dynamic_model_tree(TARGET[0], 7, K, 3, drawn=2),
     "eagle": draft.eagle(HEAD, PATHS),
     "eagle-chain": draft.eagle(HEAD, K),
-    "eagle2": draft.eagle2(HEAD, 7, K, 3),
+    "eagle2": draft.eagle2(HEAD, 7, K, 3, drawn=2),
     "medusa": draft.medusa(medusa_heads(V, K), PATHS),
     "self": draft.self_model(coarse(TARGET[0]), K),
     "fallback": draft.fallback(NGRAM, MODEL),
     "fallback-tree": draft.fallback(NGRAM, draft.eagle(HEAD, PATHS)),
     "union": draft.union(NGRAM, MODEL),
-    "union-tree": draft.union(NGRAM, draft.eagle2(HEAD, 7, K, 3)),
+    "union-tree": draft.union(NGRAM, draft.eagle2(HEAD, 7, K, 3, drawn=2)),
 }
 """Drafters of trees, heads, the target's own parts, and combinations: each is judged by `match` and by what `auto`
 takes."""
@@ -91,7 +91,9 @@ def check(out):
     assert np.all(drafted_by_round[np.arange(budget) >= rounds[:, None]] == 0)
     by_position = np.asarray(stats.accepted_per_position)
     np.testing.assert_array_equal(by_position.sum(1), accepted)
-    np.testing.assert_array_equal(np.asarray(stats.drafted_per_position).sum(1), drafted)
+    proposed, reached = np.asarray(stats.drafted_per_position), np.asarray(stats.reached_per_position)
+    assert np.all(proposed.sum(1) <= drafted), "a depth counts once, a tree proposes several nodes there"
+    assert np.all(by_position <= reached) and np.all(reached <= proposed) and np.all(proposed <= rounds[:, None])
     assert np.all(np.diff(by_position, axis=1) <= 0), "a later position is never kept more often than an earlier one"
     mean = np.where(rounds > 0, lengths / np.maximum(rounds, 1), 0)
     np.testing.assert_allclose(stats.mean_accepted_length, mean, rtol=1e-6)

@@ -109,12 +109,11 @@ def noise_of(shared, length, prepared):
     return noise.prepared(prepared, jnp.bool_(True))
 
 
-@pytest.mark.parametrize("constrained", [False, True])
-@pytest.mark.parametrize(("kind", "shared"), [*((kind, False) for kind in KINDS), ("hybrid", True)])
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("name", "kind", "shared", "constrained"), [
+    *(("ragged", kind, False, kind == "hybrid") for kind in KINDS), ("ragged", "hybrid", True, True),
+    *(("full", kind, False, False) for kind in KINDS[:3]), ("full", "independent", True, False),
+    ("skipping", "hybrid", False, False), ("skipping", "hybrid", True, False), ("one level", "hybrid", False, False)])
 def test_static_trees(name, kind, shared, constrained):
-    if constrained and name != "ragged":
-        pytest.skip("one shape is enough for the constraint")
     shape = paths_shape(SHAPES[name])
     context = batch(shape.depth, constrained)[3]
     noise = noise_of(shared, context.length, shape.num_nodes)

@@ -36,7 +36,7 @@ def test_topology_of_paths():
     assert paths_shape([(0,), (0, 0), (0, 0, 0)]) == chain_shape(3) and chain_shape(3).is_chain
     skipping = paths_shape([(2,), (5,), (5, 1)])
     assert (skipping.parents, skipping.ranks) == ((-1, 0, 0, 2), (-1, 2, 5, 1))
-    assert chain_shape(0).is_chain and chain_shape(0).branching == 0
+    assert chain_shape(0).is_chain and chain_shape(0).depth == 0
     assert not Shape(4, 3).is_chain, "a chain whose parents are data is a tree"
 
 
