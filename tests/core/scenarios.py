@@ -42,8 +42,8 @@ TREES = {
     "union": draft.union(NGRAM, MODEL),
     "union-tree": draft.union(NGRAM, draft.eagle2(HEAD, 7, K, 3, drawn=2)),
 }
-"""Drafters of trees, heads, the target's own parts, and combinations: each is judged by `match` and by what `auto`
-takes."""
+"""Drafters of trees, heads, the target's own parts, and combinations. A row here is all that the battery in
+`test_drafters.py` needs: each is judged by `match`, and by what `auto` takes."""
 
 PAIRS = {
     "plain": (None, None),
@@ -53,11 +53,12 @@ PAIRS = {
     "model-match": (MODEL, verify.match()),
     "model-block": (MODEL, None),
     "model-rejection": (MODEL, verify.rejection()),
-    **{f"{name}-match": (drafter, verify.match()) for name, drafter in TREES.items()},
-    **{f"{name}-auto": (drafter, None) for name, drafter in TREES.items() if not drafter.one_hot},
 }
 """Drafter and verifier; None chooses."""
 SPECULATIVE = [name for name in PAIRS if name != "plain"]
+MATCHED = {f"{name}-match": (drafter, verify.match()) for name, drafter in TREES.items()}
+DRAWN = {f"{name}-auto": (drafter, None) for name, drafter in TREES.items() if not drafter.one_hot}
+PAIRS |= MATCHED | DRAWN
 
 
 def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1], **arguments):

@@ -74,7 +74,7 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
       ValueError: if the rates are no rates, or the tree has no room for so many nodes.
     """
     rates = tuple(float(rate) for rate in accepted)
-    if not rates or min(rates) < 0 or sum(rates) > 1 + 1e-9:
+    if not rates or not all(rate >= 0 for rate in rates) or sum(rates) > 1 + 1e-9:
         raise ValueError(f"accepted must be rates that sum to 1 at most, got {rates}")
 
     @functools.cache
