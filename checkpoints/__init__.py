@@ -4,6 +4,8 @@ Face folders and GGUF files and back; and what comes with specjax."""
 from specjax.checkpoints.chat import ChatTemplates as ChatTemplates
 from specjax.checkpoints.embedded import embedded_names as embedded_names
 from specjax.checkpoints.exporting import to_huggingface as to_huggingface
+from specjax.checkpoints.head_exporting import to_published_head as to_published_head
+from specjax.checkpoints.head_importing import from_published_head as from_published_head
 from specjax.checkpoints.heads import LoadedHead as LoadedHead
 from specjax.checkpoints.heads import load_head as load_head
 from specjax.checkpoints.heads import save_head as save_head
@@ -22,9 +24,11 @@ __all__ = [
     "embedded_names",
     "from_gguf",
     "from_huggingface",
+    "from_published_head",
     "load",
     "load_head",
     "save",
     "save_head",
     "to_huggingface",
+    "to_published_head",
 ]

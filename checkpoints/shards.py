@@ -12,7 +12,7 @@ import json
 import math
 import pathlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,7 +20,10 @@ import numpy as np
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": np.dtype(jnp.bfloat16)}
-CODES = {dtype: code for code, dtype in DTYPES.items()}
+WITH_IDS = DTYPES | {"I64": np.dtype(np.int64), "I32": np.dtype(np.int32), "BOOL": np.dtype(bool)}
+"""For draft heads, which hold token ids too."""
+
+CODES = {dtype: code for code, dtype in WITH_IDS.items()}
 MAX_HEADER = 100_000_000
 
 Shape = tuple[np.dtype, tuple[int, ...]]
@@ -49,7 +52,7 @@ def num_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
+def read_folder(folder: pathlib.Path, kinds: Mapping[str, np.dtype] = DTYPES) -> dict[str, Entry]:
     """Every tensor of a folder by its name. Where there are both, `model.safetensors` is read, as transformers does.
 
     Raises:
@@ -76,7 +79,7 @@ def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
     absent = [name for name in files if not (folder / name).is_file()]
     if absent:
         raise ValueError(f"{folder / INDEX} names files that are not there: {', '.join(absent)}")
-    found = {(name, file): entry for file in files for name, entry in read_file(folder / file).items()}
+    found = {(name, file): entry for file in files for name, entry in read_file(folder / file, kinds).items()}
     wrong = sorted(name for name, file in found if placed and placed.get(name) != file)
     wrong += sorted(name for name, file in placed.items() if (name, file) not in found)
     if wrong:
@@ -84,8 +87,25 @@ def read_folder(folder: pathlib.Path) -> dict[str, Entry]:
     return {name: entry for (name, _), entry in found.items()}
 
 
-def read_file(file: pathlib.Path) -> dict[str, Entry]:
+def read_file(file: pathlib.Path, kinds: Mapping[str, np.dtype] = DTYPES) -> dict[str, Entry]:
     """Every tensor of one file. Raises ValueError where the header does not describe the file."""
+    header, start = _header(file)
+    data = np.asarray(np.memmap(file, mode="r"))
+    entries = {name: _entry(file, data, name, described, start, kinds) for name, described in header.items()}
+    ends = sorted((entry.start, entry.start + entry.num_bytes, name) for name, entry in entries.items())
+    for (_, end, name), (start, _, other) in zip(ends, ends[1:], strict=False):
+        if start < end:
+            raise ValueError(f"{file}: the tensors {name} and {other} overlap")
+    return entries
+
+
+def tensor_names(file: pathlib.Path) -> set[str]:
+    """What the tensors of one file are called. Raises ValueError where it is no safetensors file."""
+    return set(_header(file)[0])
+
+
+def _header(file: pathlib.Path) -> tuple[dict[str, Any], int]:
+    """What a file says of its tensors, and where their bytes begin."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = struct.unpack("<Q", stream.read(8).ljust(8, b"\xff"))[0]
@@ -98,13 +118,7 @@ def read_file(file: pathlib.Path) -> dict[str, Entry]:
     if not isinstance(header, dict):
         raise ValueError(f"{file} is no safetensors file: its header is no JSON object")
     header.pop("__metadata__", None)
-    data = np.asarray(np.memmap(file, mode="r"))
-    entries = {name: _entry(file, data, name, described, 8 + length) for name, described in header.items()}
-    ends = sorted((entry.start, entry.start + entry.num_bytes, name) for name, entry in entries.items())
-    for (_, end, name), (start, _, other) in zip(ends, ends[1:], strict=False):
-        if start < end:
-            raise ValueError(f"{file}: the tensors {name} and {other} overlap")
-    return entries
+    return header, 8 + length
 
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:
@@ -127,7 +141,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _entry(file: pathlib.Path, data: np.ndarray, name: str, described: Any, base: int) -> Entry:
+def _entry(
+    file: pathlib.Path, data: np.ndarray, name: str, described: Any, base: int, kinds: Mapping[str, np.dtype]
+) -> Entry:
     try:
         code, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
         whole = isinstance(code, str) and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
@@ -135,9 +151,9 @@ def _entry(file: pathlib.Path, data: np.ndarray, name: str, described: Any, base
         whole = False
     if not whole:
         raise ValueError(f"{file}: the header describes {name} as {described!r}")
-    if code not in DTYPES:
-        raise ValueError(f"{file}: {name} is {code}; tensors of {', '.join(DTYPES)} are read")
-    entry = Entry(data, DTYPES[code], shape, base + begin)
+    if code not in kinds:
+        raise ValueError(f"{file}: {name} is {code}; tensors of {', '.join(kinds)} are read")
+    entry = Entry(data, kinds[code], shape, base + begin)
     room = data.size - base
     if not begin <= end <= room or end - begin != entry.num_bytes:
         raise ValueError(f"{file}: {name} has {entry.num_bytes} bytes, but stands at {begin} to {end} of {room}")

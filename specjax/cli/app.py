@@ -211,8 +211,25 @@ def convert(
     dtype: Annotated[str | None, typer.Option(help="Cast all weights: float32, bfloat16 or float16.")] = None,
     tokenizer: Annotated[pathlib.Path | None, typer.Option(help="For a GGUF file: a tokenizer.json to use.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DEST if it exists.")] = False,
+    target: Annotated[
+        str | None, typer.Option(help="For a draft head: the checkpoint of the model it drafts for, or its name.")
+    ] = None,
+    tap_convention: Annotated[
+        str | None, typer.Option(help="For an EAGLE-3 head: its layers are numbered by boundary or by output.")
+    ] = None,
+    recycle: Annotated[
+        str | None, typer.Option(help="For an EAGLE-3 head: fed back is the output pre or post the final norm.")
+    ] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="With --to-hf, for a draft head: official, sglang, speculators or vllm.")
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="With --to-hf, for a draft head: the name by which others load its target.")
+    ] = None,
 ) -> None:
-    """Convert a Hugging Face folder of safetensors or a GGUF file to a checkpoint, or back to a folder."""
+    """Convert a Hugging Face folder, a GGUF file or a published draft head to a checkpoint, or back to a folder."""
     from specjax.cli import converting
+    from specjax.cli.converting import HeadOptions
 
-    converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite)
+    head = HeadOptions(target, tap_convention, recycle, layout, verifier)
+    converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite, head=head)

@@ -11,7 +11,8 @@ from tokenizers.models import WordLevel
 from specjax import checkpoints
 from specjax.models import Decoder, DecoderConfig, from_nnx
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for `hugging.py`, which some tests share
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "models")]  # for what some tests share: `hugging.py`, `head_cases.py`
 
 CONFIG = DecoderConfig(
     vocab_size=7, hidden_size=8, num_layers=2, num_heads=2, num_kv_heads=1, head_dim=4, intermediate_size=12,

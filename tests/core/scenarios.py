@@ -22,16 +22,15 @@ GOOD = testing.blend(TARGET, testing.random_trigram(1, V, 2.0), 0.3)
 BAD = testing.random_trigram(2, V, 2.0)
 """A draft that knows nothing of the target."""
 
-K = 3
+K, PATHS = 3, draft.full_paths(2, 2, 1)
+TREE = draft.model_tree(TARGET[0], PATHS)
 NGRAM, MODEL = draft.ngram(K), draft.from_model(TARGET[0], K)
-PATHS = [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]
 HEAD = trigram_head(V)
-TREES = {
-    "tree": draft.model_tree(TARGET[0], PATHS),
-    "tree-apart": draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"),
-    "tree-independent": draft.model_tree(TARGET[0], PATHS, siblings="independent"),
-    "tree-chosen": draft.model_tree(TARGET[0], PATHS, siblings="chosen"),
-    "dynamic": draft.dynamic_model_tree(TARGET[0], 7, K, 3, drawn=2),
+DRAFTERS = {
+    "tree": TREE,
+    "independent": draft.model_tree(TARGET[0], PATHS, siblings="independent"),
+    "chosen": draft.model_tree(TARGET[0], [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)], siblings="chosen"),
+    "dynamic": draft.dynamic_model_tree(TARGET[0], 10, K, 3, drawn=3),
     "eagle": draft.eagle(HEAD, PATHS),
     "eagle-chain": draft.eagle(HEAD, K),
     "eagle2": draft.eagle2(HEAD, 7, K, 3, drawn=2),
@@ -53,12 +52,19 @@ PAIRS = {
     "model-match": (MODEL, verify.match()),
     "model-block": (MODEL, None),
     "model-rejection": (MODEL, verify.rejection()),
+    "tree-match": (TREE, verify.match()),
+    "tree-hybrid": (TREE, verify.hybrid()),
+    "tree-traversal": (TREE, verify.traversal()),
+    "tree-replaced": (draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.without_replacement()),
+    "grown-match": (draft.dynamic_model_tree(TARGET[0], 10, K, 3), None),
+    "grown-hybrid": (draft.dynamic_model_tree(TARGET[0], 10, K, 3, drawn=3), verify.hybrid()),
 }
 """Drafter and verifier; None chooses."""
 SPECULATIVE = [name for name in PAIRS if name != "plain"]
-MATCHED = {f"{name}-match": (drafter, verify.match()) for name, drafter in TREES.items()}
-DRAWN = {f"{name}-auto": (drafter, None) for name, drafter in TREES.items() if not drafter.one_hot}
-PAIRS |= MATCHED | DRAWN
+TREES = [name for name in PAIRS if name.startswith(("tree", "grown"))]
+MATCHED = {f"{name}-match": (drafter, verify.match()) for name, drafter in DRAFTERS.items()}
+DRAWN = {f"{name}-auto": (drafter, None) for name, drafter in DRAFTERS.items() if not drafter.one_hot}
+PAIRS = MATCHED | DRAWN | PAIRS
 
 
 def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1], **arguments):
@@ -68,12 +74,15 @@ def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1],
     own = drafter is not None and drafter.needs_params and not drafter.own_target
     params = draft_params if own else None
     out = specjax.generate(*target, prompts, drafter=drafter, verifier=verifier, draft_params=params, **arguments)
-    check(out)
+    check(out, 1 if drafter is None else drafter.shape.branching)
     return jax.tree.map(np.asarray, out)
 
 
-def check(out):
-    """Holds in every scenario: the counters add up, nothing stands past the end, the shapes are those documented."""
+def check(out, branching=1):
+    """Holds in every scenario: the counters add up, nothing stands past the end, the shapes are those documented.
+
+    `branching`: most children of a node; a chain counts its tokens and the rounds of each depth alike.
+    """
     batch, budget = out.tokens.shape
     stats = out.stats
     names = ("rounds", "drafted", "accepted", "recovered", "bonus")
@@ -93,7 +102,7 @@ def check(out):
     by_position = np.asarray(stats.accepted_per_position)
     np.testing.assert_array_equal(by_position.sum(1), accepted)
     proposed, reached = np.asarray(stats.drafted_per_position), np.asarray(stats.reached_per_position)
-    assert np.all(proposed.sum(1) <= drafted), "a depth counts once, a tree proposes several nodes there"
+    assert np.all(proposed.sum(1) <= drafted) and (branching > 1 or np.all(proposed.sum(1) == drafted))
     assert np.all(by_position <= reached) and np.all(reached <= proposed) and np.all(proposed <= rounds[:, None])
     assert np.all(np.diff(by_position, axis=1) <= 0), "a later position is never kept more often than an earlier one"
     mean = np.where(rounds > 0, lengths / np.maximum(rounds, 1), 0)

@@ -117,7 +117,7 @@ def test_A9_residual_of_equal_laws(rule):
     tree = chain(jnp.ones(1, jnp.int32), jnp.asarray([[2]]), jnp.ones(1, jnp.int32), jnp.ones(1, bool),
                  jnp.log(jnp.asarray([[p]])))
     plan = RULES["rejection"].plan(tree, jnp.log(jnp.asarray([[p, p]])))
-    np.testing.assert_allclose(laws.residuals(plan)[0, 0], p, rtol=1e-6)
+    np.testing.assert_allclose(laws.outcomes(plan)[1][0, 0], p, rtol=1e-6)
     np.testing.assert_allclose(laws.residual(plan, jnp.zeros(1, jnp.int32))[0], p, rtol=1e-6)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scenarios import BAD, GOOD, HEAD, MODEL, NGRAM, PATHS, PROMPTS, ROWS, TARGET, TREES, K, V, assert_same_text, generate
+from scenarios import BAD, GOOD, HEAD, MODEL, NGRAM, PATHS, PROMPTS, ROWS, TARGET, DRAFTERS, K, V, assert_same_text, generate
 
 import specjax
 from specjax import Params, Sampling, TokenTree, draft, verify
@@ -16,6 +16,7 @@ from specjax._src.draft.union import merge
 from specjax._src.noise import Noise
 from specjax._src.tree import Shape
 
+APART = draft.model_tree(TARGET[0], PATHS, siblings="without_replacement")
 SAMPLED = Sampling(temperature=np.array([1.0, 0.0] * 4), seed=np.arange(ROWS))
 
 
@@ -103,19 +104,20 @@ def proposed(drafter, params="good", state=None, rows=None):
 
 def test_fallback_takes_the_first_where_it_has_something():
     """Row by row; the numbers of the second are those it would draw alone."""
-    tree_of = draft.fallback(NGRAM, TREES["eagle"])
+    tree_of = draft.fallback(NGRAM, DRAFTERS["eagle"])
     (tree, _), state = proposed(tree_of)
     context = decode._context(opened(tree_of, "good")[0].rules, Params(TARGET[1], GOOD[1]), state)
     has = np.asarray(NGRAM.available(state.draft[0], context)) > 0
     drafts = np.asarray(state.drafts)
     assert 0 < has.sum() < ROWS
     chain, _ = NGRAM.propose(None, None, state.draft[0], replace(context, drafts=jnp.minimum(state.drafts, K)))
-    eagle, _ = TREES["eagle"].propose(GOOD[1], Noise(state.key, state.length, False), state.draft[1], context)
+    eagle, _ = DRAFTERS["eagle"].propose(GOOD[1], Noise(state.key, state.length, False), state.draft[1], context)
     for row in range(ROWS):
         want = chain if has[row] else eagle
         nodes = want.tokens.shape[1]
-        assert tree.valid[row].tolist() == want.valid[row].tolist() + [False] * (6 - nodes)
-        assert tree.tokens[row].tolist() == want.tokens[row].tolist() + [0] * (6 - nodes)
+        room = tree.tokens.shape[1] - nodes
+        assert tree.valid[row].tolist() == want.valid[row].tolist() + [False] * room
+        assert tree.tokens[row].tolist() == want.tokens[row].tolist() + [0] * room
         there = np.asarray(want.valid[row])
         np.testing.assert_array_equal(tree.parents[row, :nodes][there], want.parents[row][there])
         assert not has[row] or not np.any(tree.drawn[row])
@@ -137,7 +139,7 @@ def test_fallback_leaves_the_second_alone_where_nobody_needs_it():
 
 def test_parameters_of_both():
     """A pair where both have some, in the order of the drafters; and each hears its own."""
-    first, second = TREES["tree-chosen"], MODEL
+    first, second = DRAFTERS["chosen"], MODEL
     drafter = draft.union(first, second)
     (tree, _), state = proposed(drafter, "pair")
     decoder, both, _ = opened(drafter, "pair")
@@ -162,9 +164,9 @@ def test_parameters_of_both():
     (lambda: draft.fallback(draft.ngram, MODEL), TypeError, "first argument of fallback must be a drafter"),
     (lambda: draft.union(MODEL, NGRAM), ValueError, "must choose its tokens, but from_model draws them"),
     (lambda: draft.fallback(draft.eagle(HEAD, PATHS), NGRAM), ValueError, "must choose its tokens, but eagle draws"),
-    (lambda: draft.fallback(TREES["tree-chosen"], NGRAM), ValueError, "never reaches its second drafter"),
-    (lambda: draft.union(NGRAM, TREES["self"]), ValueError, "writes the target's cache: use it alone"),
-    (lambda: draft.fallback(TREES["self"], NGRAM), ValueError, "writes the target's cache: use it alone"),
+    (lambda: draft.fallback(DRAFTERS["chosen"], NGRAM), ValueError, "never reaches its second drafter"),
+    (lambda: draft.union(NGRAM, DRAFTERS["self"]), ValueError, "writes the target's cache: use it alone"),
+    (lambda: draft.fallback(DRAFTERS["self"], NGRAM), ValueError, "writes the target's cache: use it alone"),
 ])
 def test_refusals(bad, error, words):
     with pytest.raises(error, match=words):
@@ -172,10 +174,10 @@ def test_refusals(bad, error, words):
 
 
 @pytest.mark.parametrize(("drafter", "verifier", "words"), [
-    (TREES["tree"], verify.block(), r"verify.block\(\) judges one path, but drafter model_tree .* verify.hybrid\(\)"),
-    (TREES["tree-apart"], verify.specinfer(), r"but those of drafter model_tree are without_replacement"),
-    (TREES["tree-apart"], verify.hybrid(), r"are without_replacement: leave verifier out for verify.without_repl"),
-    (TREES["dynamic"], verify.traversal(), r"topology of the tree when it is compiled, but drafter model_tree grows"),
+    (DRAFTERS["tree"], verify.block(), r"verify.block\(\) judges one path, but drafter model_tree .* verify.hybrid\(\)"),
+    (APART, verify.specinfer(), r"but those of drafter model_tree are without_replacement"),
+    (APART, verify.hybrid(), r"are without_replacement: leave verifier out for verify.without_repl"),
+    (DRAFTERS["dynamic"], verify.traversal(), r"topology of the tree when it is compiled, but drafter model_tree grows"),
     (draft.union(NGRAM, MODEL), verify.rejection(), r"judges one path, but drafter union of ngram and from_model"),
 ])
 def test_verifiers_that_do_not_fit(drafter, verifier, words):
@@ -184,8 +186,9 @@ def test_verifiers_that_do_not_fit(drafter, verifier, words):
 
 
 def test_what_auto_takes():
-    wanted = {"tree": "hybrid", "tree-apart": "without_replacement", "tree-chosen": "match", "dynamic": "hybrid",
+    wanted = {"tree": "hybrid", "chosen": "match", "dynamic": "hybrid",
               "eagle-chain": "block", "medusa": "match", "self": "block", "fallback": "block",
-              "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid"}
-    assert {name: specjax.speculative(TARGET[0], TREES[name]).rules.verifier.name for name in wanted} == wanted
+              "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid",
+              "independent": specjax.speculative(TARGET[0], APART).rules.verifier.name}
+    assert {name: specjax.speculative(TARGET[0], DRAFTERS[name]).rules.verifier.name for name in wanted} == wanted
     assert V > 5 and draft.union(NGRAM, MODEL) is draft.union(first=NGRAM, second=MODEL)

@@ -1,4 +1,4 @@
-"""The battery for drafters of trees, heads and combinations: a row of `scenarios.TREES` is all that a new one needs.
+"""The battery for drafters of trees, heads and combinations: a row of `scenarios.DRAFTERS` is all that a new one needs.
 
 Most of what is asked here is data of one request shape, so that each pair compiles one program for all of it.
 """
@@ -19,7 +19,7 @@ from scenarios import (
     PROMPTS,
     ROWS,
     TARGET,
-    TREES,
+    DRAFTERS,
     K,
     V,
     assert_same_text,
@@ -176,7 +176,7 @@ def test_num_samples():
 @pytest.mark.parametrize("name", ["eagle", "self", "union-tree", "medusa"])
 def test_a_second_turn(name):
     """After `extend` a row goes on as one whose prompt was the whole text; rows that get nothing stay as they are."""
-    drafter = TREES[name]
+    drafter = DRAFTERS[name]
     decoder, plain = (specjax.speculative(TARGET[0], one, specjax.verify.match()) for one in (drafter, None))
     own = Params(TARGET[1], None if drafter.own_target else TARGET[1])
     num, more = jnp.asarray([2, 1, 0, 2, 1, 2, 0, 1]), jnp.asarray(np.arange(16).reshape(ROWS, 2) % V, jnp.int32)
@@ -196,7 +196,7 @@ def test_a_broken_draft_harms_nobody(name):
     logits = np.array(GOOD[1]["logits"])
     logits[2, :] = np.nan
     params = {"logits": jnp.asarray(logits)}
-    drafter = TREES[name]
+    drafter = DRAFTERS[name]
     for sampling in (Sampling(), MIXED):
         out = specjax.generate(*TARGET, PROMPTS, drafter=drafter, verifier=specjax.verify.match(), draft_params=params,
                                sampling=sampling, max_new_tokens=BUDGET)

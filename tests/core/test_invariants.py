@@ -28,7 +28,8 @@ def row(sampling, index):
                        for name, value in vars(sampling).items()})
 
 
-@pytest.mark.parametrize("pair", ["plain", "ngram-match", "model-block", "model-match"])
+@pytest.mark.parametrize("pair", [
+    "plain", "ngram-match", "model-block", "model-match", "tree-traversal", "grown-hybrid"])
 def test_a_row_alone_is_the_row_in_a_batch(pair):
     """Bug log D7, E5: eight different rows together, then one of them in all eight places, then in the first place."""
     together = generate(pair, sampling=MIXED)
@@ -51,7 +52,7 @@ def test_a_row_alone_in_a_batch_of_one():
     np.testing.assert_array_equal(alone.stats.accepted_per_round[0], together.stats.accepted_per_round[5])
 
 
-@pytest.mark.parametrize("pair", ["ngram-match", "model-match"])
+@pytest.mark.parametrize("pair", ["ngram-match", "model-match", "tree-match", "grown-match"])
 def test_match_verified_text_is_the_text_of_plain_decoding(pair):
     """With the same keys, token for token, sampled rows too, for good and bad drafts."""
     want = generate("plain", sampling=MIXED)
@@ -64,7 +65,7 @@ def test_match_verified_text_is_the_text_of_plain_decoding(pair):
     assert texts(keyed) != texts(want)
 
 
-@pytest.mark.parametrize("pair", ["ngram-match", "model-block"])
+@pytest.mark.parametrize("pair", ["ngram-match", "model-block", "tree-hybrid"])
 def test_stream_is_generate(pair):
     """Bug log J9: joined chunks are the tokens of `generate`, and so are the counters and the final result."""
     limits = np.array([16, 3, 16, 16, 1, 16, 7, 16])
@@ -146,7 +147,7 @@ def test_num_samples():
     assert texts(seeded)[1::2] != texts(solo)[:4]
 
 
-@pytest.mark.parametrize("pair", ["ngram-match", "model-block"])
+@pytest.mark.parametrize("pair", ["ngram-match", "model-block", "tree-traversal", "grown-hybrid"])
 def test_capacity_exactly_filled(pair):
     """Prompt and budget that fill the capacity to the last slot, for every length of prompt; and one slot too few."""
     room = 20

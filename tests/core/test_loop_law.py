@@ -22,6 +22,8 @@ SAMPLED, GREEDY = 200_000, 10_000
 ROWS = SAMPLED + GREEDY
 TARGET = testing.random_trigram(0, V, 1.0)
 DRAFT = testing.blend(TARGET, testing.random_trigram(1, V, 1.5), 0.6)
+WORSE = testing.blend(TARGET, testing.random_trigram(1, V, 1.5), 0.8)
+"""The draft of trees, which keep more."""
 
 DRAFTERS = {"ngram": draft.ngram(K), "model": draft.from_model(TARGET[0], K)}
 VERIFIERS = {"match": verify.match(), "rejection": verify.rejection(), "block": verify.block()}
@@ -36,7 +38,24 @@ SETTINGS = {
     "penalties": (Sampling(temperature=1.0, repetition_penalty=1.3, presence_penalty=0.3, frequency_penalty=0.4), None),
     "constraint": (Sampling(temperature=1.0), NO_REPEATS),
 }
-TESTS = len(DRAFTERS) * len(VERIFIERS) * len(SETTINGS)
+PATHS = draft.full_paths(2, 2, 1)
+TREES = {
+    "match": (draft.model_tree(TARGET[0], PATHS), verify.match()),
+    "specinfer": (draft.model_tree(TARGET[0], PATHS, siblings="independent"), verify.specinfer()),
+    "without_replacement": (
+        draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.without_replacement()),
+    "replaced": (draft.model_tree(TARGET[0], PATHS, siblings="independent"), verify.without_replacement()),
+    "hybrid": (draft.model_tree(TARGET[0], PATHS), verify.hybrid()),
+    "traversal": (draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.traversal()),
+    "hybrid, traversal": (draft.model_tree(TARGET[0], PATHS), verify.traversal()),
+    "grown": (draft.dynamic_model_tree(TARGET[0], 8, K, 2), verify.match()),
+    "grown, hybrid": (draft.dynamic_model_tree(TARGET[0], 8, K, 2, drawn=3), verify.hybrid()),
+    "union": (draft.union(draft.ngram(K), draft.from_model(TARGET[0], K)), verify.hybrid()),
+    "fallback": (draft.fallback(draft.ngram(K), draft.model_tree(TARGET[0], PATHS)), verify.hybrid()),
+}
+"""Drafter of a tree and verifier."""
+ON_TREES = [*((name, "plain") for name in TREES), ("hybrid, traversal", "constraint"), ("grown, hybrid", "penalties")]
+TESTS = len(DRAFTERS) * len(VERIFIERS) * len(SETTINGS) + len(ON_TREES)
 
 
 @functools.cache
@@ -73,7 +92,7 @@ def sample(drafter, verifier, sampling, rule=None, key=0, target=TARGET):
     settings = Sampling(**{**vars(sampling), "temperature": np.where(greedy, 0.0, sampling.temperature)})
     return specjax.generate(
         *target, prompts, lengths=lengths, drafter=drafter, verifier=verifier, constraint=rule, sampling=settings,
-        draft_params=DRAFT[1] if drafter.needs_params else None, num_speculative_tokens=k, max_new_tokens=BUDGET,
+        draft_params=(DRAFT if drafter.shape.branching <= 1 else WORSE)[1] if drafter.needs_params else None, num_speculative_tokens=k, max_new_tokens=BUDGET,
         key=jax.random.key(key))
 
 
@@ -91,8 +110,17 @@ def judge(out, name, tests=TESTS):
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_whole_loop(drafter, verifier, name):
-    out = sample(DRAFTERS[drafter], VERIFIERS[verifier], *SETTINGS[name])
-    check(out)
+    whole_loop(DRAFTERS[drafter], VERIFIERS[verifier], name)
+
+
+@pytest.mark.parametrize(("tree", "name"), ON_TREES)
+def test_whole_loop_on_trees(tree, name):
+    whole_loop(*TREES[tree], name)
+
+
+def whole_loop(drafter, verifier, name):
+    out = sample(drafter, verifier, *SETTINGS[name])
+    check(out, drafter.shape.branching)
     tokens, greedy = np.asarray(out.tokens), batch()[2]
     assert np.sum(~greedy) >= 200_000
     crossing = np.asarray(out.stats.accepted_per_round)[:, 0] + 1 < HORIZON

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from specjax import Attend
-from specjax.models import DecoderConfig, Eagle3Config, EagleConfig, MedusaConfig, head_from_nnx
+from specjax.models import Decoder, DecoderConfig, Eagle3Config, EagleConfig, MedusaConfig, from_nnx, head_from_nnx
 from specjax.models.heads import MODULES, borrow
 
 LAYERS, WIDTH, ROWS = 4, 12, 23
@@ -32,13 +32,13 @@ CASES = {
     "medusa-untied": MedusaConfig.for_target(UNTIED, 2, own_projection=False),
     "eagle": EagleConfig.for_target(TARGET, fc_bias=True),
     "eagle-plain": EagleConfig.for_target(UNTIED),
-    "eagle-deep": EagleConfig(layered(num_layers=2, qkv_bias=True)),
+    "eagle-deep": EagleConfig(layered(num_layers=2, qkv_bias=True, mlp_bias=True)),
     "eagle3": E3(),
     "eagle3-residual": E3(norm_before_residual=True),
     "eagle3-output": E3(norm_output=True),
     "eagle3-norms": E3(norm_before_fc=True),
     "eagle3-fc-norm": E3(fc_norm=True, fc_bias=True),
-    "eagle3-deep": E3(layer=layered(num_layers=2, qkv_bias=True, out_bias=True, mlp_bias=True, qk_norm=True)),
+    "eagle3-deep": E3(layer=layered(num_layers=2, qkv_bias=True, out_bias=True, qk_norm=True)),
     "eagle3-narrow": E3(layer=layered(hidden_size=8), own_embedding=True),
     "eagle3-hidden": E3(taps=(), draft_vocab_size=None),
     "eagle3-head": Eagle3Config.for_target(UNTIED, taps=(1, 3), own_head=False),
@@ -66,12 +66,17 @@ def random_like(tree, seed):
 def made(name):
     """Config, head and params of a case, and the target's params from which it borrowed."""
     config = CASES[name]
-    head, params = head_from_nnx(MODULES[config.family][1](config, rngs=nnx.Rngs(0)))
+    head, params = head_from_nnx(nnx.eval_shape(lambda: MODULES[config.family][1](config, rngs=nnx.Rngs(0))))
     target = random_like({"embedding": jnp.zeros((ROWS, WIDTH)), "head": jnp.zeros((WIDTH, ROWS))}, 1)
     params = random_like(params, 2)
     if "draft_ids" in params:
         params["draft_ids"] = jnp.array([0, 3, 4, 7, 8, 13, 14, 20, 22], jnp.int32)
     return config, head, borrow(params, config, target)
+
+
+def target_params(config):
+    """All params of a target; the numbers do not matter."""
+    return random_like(from_nnx(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))[1], 3)
 
 
 def published(config, params):

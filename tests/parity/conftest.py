@@ -6,7 +6,7 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for what the tests of this folder share
-sys.path.insert(1, str(pathlib.Path(__file__).parents[1] / "checkpoints"))  # for the writer of GGUF files
+sys.path[1:1] = [str(pathlib.Path(__file__).parents[1] / name) for name in ("checkpoints", "models")]  # writers of files
 
 from hf_families import SIZES
 from hf_pairs import randomise
