@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """Tokens, which nodes there are, and for each inner node the law of its drawn children; None where none is drawn."""
+    """Tokens, which nodes there are, and for each inner node the law of its drawn children or None."""
 
     tokens: list[int]
     valid: list[bool]
@@ -145,7 +145,8 @@ def dynamic_tree(row: Row, num_nodes: int, depth: int, width: int, drawn: int) -
         frontier = sorted(below, key=lambda path: -below[path])[:width]
     hybrid = drawn if row.sampling.temperature > 0 and row.gumbel is None else 0
     best = sorted(score, key=lambda path: -score[path])[: num_nodes - 1 - hybrid]
-    inner = [path for path in known if (path in best or not path) and known[path] is not None and len(path) < row.drafts]
+    inner = [path for path in known
+             if (path in best or not path) and known[path] is not None and len(path) < row.drafts]
     inner.sort(key=lambda path: -(score[path] if path else 0.0))
     found = {}
     for place, path in enumerate(inner[:hybrid]):

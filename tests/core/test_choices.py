@@ -66,7 +66,7 @@ def kept(tree, accepted):
 @pytest.mark.parametrize("accepted", [[0.5, 0.3, 0.1], [0.9], [0.6, 0.0], [0.34, 0.33, 0.33]])
 def test_sequoia_paths(accepted):
     for depth, nodes in itertools.product((1, 2, 3), range(1, 7)):
-        trees = [tree for tree in every_tree(nodes - 1, depth, len(accepted))]
+        trees = list(every_tree(nodes - 1, depth, len(accepted)))
         if not trees:
             with pytest.raises(ValueError, match=f"no room for {nodes} nodes"):
                 draft.sequoia_paths(accepted, nodes, depth)

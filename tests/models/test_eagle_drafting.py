@@ -4,12 +4,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from drafting import BUDGET, CONFIG, DEPTH, MIXED, PATHS, PROMPTS, ROWS, V, Begun, head, proposed, slow, slow_rows
+from drafting import (
+    BUDGET,
+    CONFIG,
+    DEPTH,
+    MIXED,
+    PATHS,
+    PROMPTS,
+    ROWS,
+    Begun,
+    V,
+    head,
+    proposed,
+    slow,
+    slow_rows,
+    texts_of,
+)
 from drafting import target as make_target
-from drafting import texts_of
+from flax import nnx
 
 import specjax
 from specjax import Params, Sampling, draft, verify
+from specjax.models import Eagle, EagleConfig, head_from_nnx
 
 CAPACITY = 40
 GROWN = {
@@ -154,7 +170,7 @@ def test_a_right_head_is_accepted():
     config = specjax.models.DecoderConfig(**{**vars(CONFIG), "num_layers": 1, "rms_norm_eps": 1e-8})
     model, params = make_target(config, 5)
     embedding = params["embedding"]
-    embedding = embedding / jnp.sqrt(jnp.mean(embedding**2, -1, keepdims=True))  # so that the first norm changes nothing
+    embedding = embedding / jnp.sqrt(jnp.mean(embedding**2, -1, keepdims=True))  # the first norm changes nothing then
     ones = jnp.ones(config.hidden_size)
     layer = {**params["layers"]["0"], "attention_norm": {"scale": ones}}
     params = {**params, "embedding": embedding, "layers": {"0": layer}, "norm": {"scale": ones}}
@@ -167,15 +183,11 @@ def test_a_right_head_is_accepted():
     for halves in ((eye, zero), (zero, eye)):
         weights = {**own, "embedding": embedding, "fc": jnp.concatenate(halves),
                    **({"fc_bias": jnp.zeros(config.hidden_size)} if "fc_bias" in own else {})}
-        out = specjax.generate(model, params, [prompt * 4 for prompt in PROMPTS[1:4]], drafter=draft.eagle(single, DEPTH),
-                               draft_params=weights, max_new_tokens=24)
+        out = specjax.generate(model, params, [prompt * 4 for prompt in PROMPTS[1:4]], draft_params=weights,
+                               drafter=draft.eagle(single, DEPTH), max_new_tokens=24)
         rates.append(float(out.stats.accepted.sum() / out.stats.drafted.sum()))
     assert rates[0] > 0.9 and rates[1] < rates[0] - 0.3, rates
 
 
 def single_layer(config):
-    from flax import nnx
-
-    from specjax.models import Eagle, EagleConfig, head_from_nnx
-
     return head_from_nnx(nnx.eval_shape(lambda: Eagle(EagleConfig.for_target(config), rngs=nnx.Rngs(0))))
