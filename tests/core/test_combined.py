@@ -174,6 +174,19 @@ def test_parameters_of_both():
             generate((drafter, None), draft_params=bad)
 
 
+@pytest.mark.parametrize("combine", [draft.union, draft.fallback])
+def test_drawn_tokens_without_their_law(combine):
+    """As chosen ones they would pass, and bias the text."""
+
+    def propose(params, noise, state, context):
+        tree, state = MODEL.propose(params, noise, state, context)
+        return replace(tree, draft_logits=None), state
+
+    silent = MODEL._replace(name="silent", propose=propose, narrow=None)
+    with pytest.raises(ValueError, match="silent draws its tokens and gives no draft_logits"):
+        generate((combine(NGRAM, silent), None))
+
+
 @pytest.mark.parametrize(("bad", "error", "words"), [
     (lambda: draft.union(NGRAM, "eagle"), TypeError, "second argument of union must be a drafter, got 'eagle'"),
     (lambda: draft.fallback(draft.ngram, MODEL), TypeError, "first argument of fallback must be a drafter"),

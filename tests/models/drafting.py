@@ -30,6 +30,7 @@ from specjax.models.heads import borrow
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
 import growth_reference as slow
+import programs as programs
 
 V, WIDTH, ROWS, BUDGET, DEPTH = 6, 8, 5, 10, 3
 CONFIG = DecoderConfig(

@@ -12,6 +12,7 @@ from drafting import target as make_target
 import specjax
 from specjax import Params, Sampling, draft, verify
 from specjax.models import some_layers
+from specjax.testing import check_model
 
 
 def write(toy, drafter=None, draft_params=None, verifier=None, sampling=Sampling(), **arguments):
@@ -106,6 +107,12 @@ def test_no_such_layers(layers, words):
 
 
 SLIDING = dataclasses.replace(CONFIG, sliding_window=3, sliding_layers=(0, 2), sliding_rope_theta=30.0)
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_a_window_over_a_tree_that_grows_level_by_level(window):
+    """What a node of an earlier level is away from a token is told by positions, which are not those of the slots."""
+    check_model(*make_target(dataclasses.replace(SLIDING, sliding_window=window)))
 
 
 @pytest.mark.parametrize("name", ["static", "dynamic"])

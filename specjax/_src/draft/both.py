@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Context, Drafter, Feedback
 
@@ -64,6 +65,13 @@ def init_both(first: Drafter, second: Drafter, params: Any, batch: int, capacity
     """Both states."""
     own = split_params(first, second, params)
     return first.init(own[0], batch, capacity), second.init(own[1], batch, capacity)
+
+
+def check_law(drafter: Drafter, tree: TokenTree, noise: Noise) -> None:
+    """Refuse drawn tokens without their law where the verifier needs it: they would pass for chosen ones."""
+    if not (noise.shared or drafter.one_hot) and tree.draft_logits is None:
+        raise ValueError(f"drafter {drafter.name} draws its tokens and gives no draft_logits: let it return them, declare "
+                         "it one_hot if its tokens are chosen, or use verify.match()")
 
 
 def laws(tree: TokenTree, vocab_size: int) -> Array:
