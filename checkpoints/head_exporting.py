@@ -70,28 +70,35 @@ def to_published_head(
     config = MODULES[manifest.family][0].from_dict(manifest.config)
     kept = manifest.metadata.get("published")
     layouts = head_names.LAYOUTS[manifest.family]
-    if layout is None and (kept is None or not (folder / SOURCE / CONFIG).is_file()):
-        layout = next(iter(layouts))
     if layout not in (None, *layouts):
         raise ValueError(f"layout {layout!r} is none of those of {manifest.family} heads: {', '.join(layouts)}")
     aim = None if target is None else targets.open_target(target)
     if aim is not None:
         targets.check_fingerprint(folder, manifest.target, aim)
+    pieces = list(_weights(folder, manifest, config))
     with staged(dest, overwrite=overwrite) as scratch:
-        pieces = list(_weights(folder, manifest, config))
-        if layout is None:
-            pieces += _beside(folder, kept, aim)
-            names = {kept["names"][piece.name]: piece for piece in pieces}  # a block of several names was one tensor
-            _write(scratch, [piece._replace(name=name) for name, piece in names.items()], report)
-            write_files(scratch, files(folder / SOURCE, ["**/*"]))
-            if "cast" in kept:
-                _say_dtype(scratch / CONFIG, kept["cast"])
-            return
-        extra, about = _in_layout(folder, pieces, layout, manifest, config, aim, verifier)
-        said = head_fields.fields(config, layout, about)
-        named = head_names.written_name(manifest.family, layout)
-        _write(scratch, [piece._replace(name=named(piece.name)) for piece in pieces + extra], report)
-        (scratch / CONFIG).write_text(json.dumps(said, indent=2) + "\n")
+        if layout is None and kept is not None:
+            _give_back(scratch, folder, pieces, kept, aim, report)
+        else:
+            layout = layout or next(iter(layouts))
+            extra, about = _in_layout(folder, pieces, layout, manifest, config, aim, verifier)
+            said = head_fields.fields(config, layout, about)
+            named = head_names.written_name(manifest.family, layout)
+            _write(scratch, [piece._replace(name=named(piece.name)) for piece in pieces + extra], report)
+            (scratch / CONFIG).write_text(json.dumps(said, indent=2) + "\n")
+
+
+def _give_back(
+    dest: pathlib.Path, folder: pathlib.Path, pieces: list[Piece], kept: dict[str, Any], target: targets.Target | None,
+    report: streaming.Report,
+) -> None:  # fmt: skip
+    """Write a converted head as it came."""
+    pieces = pieces + _beside(folder, kept, target)
+    named = {kept["names"][piece.name]: piece for piece in pieces}  # a block of several names was one tensor
+    _write(dest, [piece._replace(name=name) for name, piece in named.items()], report)
+    write_files(dest, files(folder / SOURCE, ["**/*"]))
+    if "cast" in kept and (dest / CONFIG).is_file():
+        _say_dtype(dest / CONFIG, kept["cast"])
 
 
 def _weights(folder: pathlib.Path, manifest: Manifest, config: HeadConfig) -> Iterator[Piece]:

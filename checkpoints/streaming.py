@@ -62,8 +62,8 @@ class OneByOne(ocp.type_handlers.NumpyHandler):
     async def _write(self, value: Deferred, info: Any, args: Sequence[Any] | None) -> None:
         # Laid out first and cast last: a cast of a transposed view would keep its strides, and be copied again.
         piece = np.require(value.make(), requirements=["C", "ALIGNED"])
-        cast = self._dtype is not None and jnp.issubdtype(value.dtype, jnp.floating)  # token ids stay what they are
-        piece = _narrowed(info.name, piece, self._dtype if cast else value.dtype)
+        if self._dtype is not None and jnp.issubdtype(value.dtype, jnp.floating):  # token ids stay what they are
+            piece = _narrowed(info.name, piece, self._dtype)
         for future in await super().serialize([piece], [info], args):
             future.result()
 

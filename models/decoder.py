@@ -125,7 +125,8 @@ class Decoder(nnx.Module):
             layers.append(layer)
         hidden = self.norm(x)
         features |= {f"layer_{c.num_layers}": x, "hidden": hidden}
-        logits = scored(c, hidden, self.embedding if c.tie_embeddings else self.head)
+        tied = c.tie_embeddings
+        logits = scored(hidden, self.embedding if tied else self.head, tied, c.final_softcap)
         return Output(logits, features, pending=tuple(layers))
 
 
@@ -135,10 +136,10 @@ def embedded(config: DecoderConfig, embedding: nnx.Variable, tokens: Array) -> A
     return x * jnp.asarray(config.hidden_size**0.5, x.dtype) if config.scale_embedding else x
 
 
-def scored(config: DecoderConfig, hidden: Array, head: nnx.Variable) -> Array:
+def scored(hidden: Array, head: nnx.Variable, tied: bool, cap: float | None) -> Array:
     """Logits [..., V] of `hidden` [..., D]; `head` is the embedding [V, D] if that is tied, else [D, V]."""
-    logits = jnp.einsum("...c,vc->...v", hidden, head[...]) if config.tie_embeddings else hidden @ head[...]
-    return softcap(logits, config.final_softcap)
+    logits = jnp.einsum("...c,vc->...v", hidden, head[...]) if tied else hidden @ head[...]
+    return softcap(logits, cap)
 
 
 def reach_of(config: DecoderConfig, attend: Attend, slots: int) -> Reach:

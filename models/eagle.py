@@ -115,4 +115,5 @@ class Eagle(nnx.Module):
     def score(self, hidden: Array) -> Array:
         """Logits [B, T, V] that belong to guessed features [B, T, D]."""
         c = self.config.layer
-        return scored(c, hidden.astype(self.dtype), self.embedding if c.tie_embeddings else self.head)
+        tied = c.tie_embeddings
+        return scored(hidden.astype(self.dtype), self.embedding if tied else self.head, tied, c.final_softcap)

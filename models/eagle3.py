@@ -214,7 +214,8 @@ class Eagle3(nnx.Module):
         hidden = hidden.astype(self.dtype)
         out = hidden if c.norm_output else self.norm(hidden)
         if not c.own_head:
-            return scored(c.layer, out, self.embedding if c.layer.tie_embeddings else self.head)
+            tied = c.layer.tie_embeddings
+            return scored(out, self.embedding if tied else self.head, tied, c.layer.final_softcap)
         logits = out @ self.output[...]
         if c.draft_vocab_size is None or not whole_vocabulary:
             return logits

@@ -30,9 +30,9 @@ class HeadConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        plain = {DecoderConfig: DecoderConfig.to_dict, tuple: list}
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        return {name: plain.get(type(value), lambda same: same)(value) for name, value in values.items()}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return values | ({"layer": values["layer"].to_dict()} if "layer" in values else {})
 
     @classmethod
     def from_dict(cls: type[Config], values: dict[str, Any]) -> Config:

@@ -125,4 +125,5 @@ class Medusa(nnx.Module):
         c, head = self.config, self.heads[index]
         if head.output is not None:
             return softcap(head(hidden) @ head.output[...], c.final_softcap)
-        return scored(c, head(hidden), self.embedding if c.tie_embeddings else self.head)
+        tied = c.tie_embeddings
+        return scored(head(hidden), self.embedding if tied else self.head, tied, c.final_softcap)

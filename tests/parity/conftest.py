@@ -6,7 +6,8 @@ import sys
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))  # for what the tests of this folder share
-sys.path[1:1] = [str(pathlib.Path(__file__).parents[1] / name) for name in ("checkpoints", "models")]  # writers of files
+sys.path.insert(1, str(pathlib.Path(__file__).parents[1] / "checkpoints"))  # for the writers of GGUF files and of heads
+sys.path.insert(2, str(pathlib.Path(__file__).parents[1] / "models"))
 
 from hf_families import SIZES
 from hf_pairs import randomise
