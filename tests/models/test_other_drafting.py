@@ -60,11 +60,11 @@ def test_medusa_needs_a_head_for_each_depth():
         write(make_target(), draft.medusa(heads), head("medusa")[1])
 
 
-def identity(params, layer):
-    """The same weights with a layer that changes nothing."""
+def weighed(params, layer, factor):
+    """The same weights with a layer that changes the residual stream so many times as much."""
     part = params["layers"][layer]
-    part = {**part, "attention": {**part["attention"], "out": jnp.zeros_like(part["attention"]["out"])},
-            "mlp": {**part["mlp"], "down": jnp.zeros_like(part["mlp"]["down"])}}
+    part = {**part, "attention": {**part["attention"], "out": factor * part["attention"]["out"]},
+            "mlp": {**part["mlp"], "down": factor * part["mlp"]["down"]}}
     return {**params, "layers": {**params["layers"], layer: part}}
 
 
@@ -73,6 +73,8 @@ def test_a_targets_own_layers_draft(layers):
     """No weights, no cache of its own: text is that of plain decoding, and so is what the target's cache holds behind
     any round; a part that lacks no more than a layer that does nothing is always right."""
     model, params = make_target()
+    missing = "2" if layers == 2 else "1"
+    params = weighed(params, missing, 6.0)
     drafter = draft.self_model(some_layers(CONFIG, layers), DEPTH)
     want, _ = write((model, params))
     text, out = write((model, params), drafter)
@@ -80,7 +82,7 @@ def test_a_targets_own_layers_draft(layers):
     sampled, _ = write((model, params), drafter, verifier=verify.match(), sampling=MIXED)
     assert sampled == write((model, params), sampling=MIXED)[0]
 
-    same = identity(params, "2" if layers == 2 else "1")
+    same = weighed(params, missing, 0.0)
     text, out = write((model, same), drafter)
     assert text == write((model, same))[0]
     np.testing.assert_array_equal(out.stats.accepted, out.stats.drafted)
