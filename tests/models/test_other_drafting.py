@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from drafting import BUDGET, CONFIG, DEPTH, MIXED, PATHS, PROMPTS, ROWS, Begun, head, proposed

@@ -70,8 +70,8 @@ def init_both(first: Drafter, second: Drafter, params: Any, batch: int, capacity
 def check_law(drafter: Drafter, tree: TokenTree, noise: Noise) -> None:
     """Refuse drawn tokens without their law where the verifier needs it: they would pass for chosen ones."""
     if not (noise.shared or drafter.one_hot) and tree.draft_logits is None:
-        raise ValueError(f"drafter {drafter.name} draws its tokens and gives no draft_logits: let it return them, declare "
-                         "it one_hot if its tokens are chosen, or use verify.match()")
+        raise ValueError(f"drafter {drafter.name} draws its tokens and gives no draft_logits: let it return them, "
+                         "declare it one_hot if its tokens are chosen, or use verify.match()")
 
 
 def laws(tree: TokenTree, vocab_size: int) -> Array:
