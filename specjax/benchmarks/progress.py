@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-Tell = Callable[[], None]
+Tell = Callable[..., None]
 Stage = Callable[[str, int], Tell]
 EVERY = 60.0  # seconds between two lines where nobody watches a terminal
 
 
 @contextlib.contextmanager
 def shown() -> Iterator[Stage]:
-    """`stage(name, total)` opens a bar on stderr and gives the function that moves it on by one.
+    """`stage(name, total)` opens a bar on stderr and gives `tell(note="", completed=None)`.
+
+    That moves the bar on by one, or to `completed`, and shows the note behind the name.
 
     A terminal is drawn to by these calls alone: a thread that redraws would take time from what is being measured.
     Elsewhere, as in a log, a line comes every minute.
@@ -31,15 +33,16 @@ def shown() -> Iterator[Stage]:
             task = bars.add_task(name, total=total)
             bars.refresh()
 
-            def tell() -> None:
+            def tell(note: str = "", completed: int | None = None) -> None:
                 nonlocal said
-                bars.advance(task)
+                bars.update(task, completed=completed, advance=1 if completed is None else None,
+                            description=f"{name}, {note}" if note else name)
                 bars.refresh()
                 if not console.is_terminal and time.monotonic() - said >= EVERY:
                     said = time.monotonic()
                     now = next(one for one in bars.tasks if one.id == task)
                     console.print(f"{name}: {now.completed:.0f} of {total}, {_minutes(now.elapsed)} min, "
-                                  f"left {_minutes(now.time_remaining)} min")
+                                  f"left {_minutes(now.time_remaining)} min{note and ', '}{note}")
 
             return tell
 

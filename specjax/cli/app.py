@@ -25,6 +25,7 @@ from specjax.cli.options import (
     Target,
     Temperature,
     TopP,
+    TrainKind,
     VerifierName,
     VerifierOption,
 )
@@ -233,3 +234,22 @@ def convert(
 
     head = HeadOptions(target, tap_convention, recycle, layout, verifier)
     converting.run(source, dest, to_hf=to_hf, dtype=dtype, tokenizer=tokenizer, overwrite=overwrite, head=head)
+
+
+@app.command()
+@user_errors
+def train(
+    kind: Annotated[TrainKind, typer.Argument(help="Which drafter.")],
+    config: Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe such as tiny-python-eagle3.")],
+    out: Annotated[pathlib.Path, typer.Option(help="The run's folder; a second start resumes.")],
+    answers: Annotated[
+        pathlib.Path | None, typer.Option(help="Folder of the target's answers, for several runs. Default: in --out.")
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Another target than the config's: a name or a folder.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Other optimiser steps than the config's.")] = None,
+) -> None:
+    """Train a drafter on its target's own answers, which the target writes first."""
+    from specjax.cli import programs, training
+
+    programs.keep_programs()
+    training.run(kind, config, out=out, answers=answers, target=target, steps=steps)

@@ -49,6 +49,15 @@ class PeerName(enum.StrEnum):
     TRANSFORMERS = "transformers"
 
 
+class TrainKind(enum.StrEnum):
+    """What can be trained."""
+
+    MEDUSA = "medusa"
+    EAGLE = "eagle"
+    EAGLE3 = "eagle3"
+    DRAFT = "draft"
+
+
 Target = Annotated[str, typer.Option(help="Target model: a name or a checkpoint folder.")]
 Draft = Annotated[
     str | None, typer.Option(help="Draft model or head: a name or a folder. Default: the one made for the target.")

@@ -104,7 +104,7 @@ def make_drafter(
 def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     head: Any = draft.head
     k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
-    rates = draft.metadata.get("accuracies")
+    rates = draft.metadata.get("held_out", {}).get("ranks")  # as `specjax train` measured them
     if wanted.name == DrafterName.MEDUSA:
         return specjax.draft.medusa(head, _static(MEDUSA_PATHS, min(k or 9, head.num_heads), nodes or 64, rates))
     if wanted.name == DrafterName.EAGLE:
@@ -137,5 +137,5 @@ def _static(published: tuple[Path, ...], depth: int, nodes: int, rates: Any) -> 
     """A tree of so many nodes: the best one for measured rates [depth, rank] if the head came with them, else the first
     of the published."""
     if rates is not None:
-        return list(best_paths(rates[:depth], min(nodes, 1 + sum(len(row) for row in rates[:depth]) ** depth)))
+        return list(best_paths(rates[:depth], nodes))
     return [path for path in published if len(path) <= depth][: nodes - 1]

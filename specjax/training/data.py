@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SEPARATOR = 0
+
 
 class Windows:
     """An endless sequence of windows of `length + 1` tokens over documents, a pure function of `(seed, number)`.
@@ -14,7 +16,7 @@ class Windows:
     token: the last input of one is the first of the next, so that every token is a label once per epoch.
     """
 
-    def __init__(self, documents: Sequence[np.ndarray], length: int, seed: int, separator: int = 0) -> None:
+    def __init__(self, documents: Sequence[np.ndarray], length: int, seed: int, separator: int = SEPARATOR) -> None:
         mark = np.array([separator], np.int32)
         self._documents = [np.concatenate([mark, np.asarray(d, np.int32)]) for d in documents]
         self._length = length

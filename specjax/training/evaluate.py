@@ -20,7 +20,7 @@ import specjax
 from specjax._src.types import Array, Attend
 from specjax.checkpoints import LoadedModel, check_same_tokenizer, load
 from specjax.training import corpus
-from specjax.training.distill import cross_entropy
+from specjax.training.losses.common import cross_entropy
 
 WINDOW = 256
 ROWS = 16

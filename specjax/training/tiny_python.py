@@ -1,8 +1,8 @@
 """Train the embedded pair: `python -m specjax.training.tiny_python --out DIR`.
 
 Four stages, each resumable from what is on disk under DIR: the corpus becomes tokens; target and draft train together,
-the draft on the target's own distribution; the target, frozen, writes functions; the draft learns on what it wrote.
-DIR/tiny-python and DIR/tiny-python-draft are the results, in bfloat16.
+the draft on the target's own distribution; the target, frozen, writes functions; the draft learns on what it wrote. The
+last two are those of `specjax train draft`. DIR/tiny-python and DIR/refine/draft are the results, in bfloat16.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from tokenizers import Tokenizer
 
 from specjax._src.types import Model
 from specjax.checkpoints import save
+from specjax.checkpoints.layout import MANIFEST
 from specjax.models import Decoder, DecoderConfig, from_nnx
 from specjax.training import corpus
-from specjax.training.distill import optimizer
+from specjax.training.config import make_config
+from specjax.training.optimizers import OptimizerSettings, optimizer
 from specjax.training.pretrain import PretrainSettings, pretrain
-from specjax.training.refine import RefineSettings, refine
+from specjax.training.run import run
 from specjax.training.tokenizer import train_tokenizer
-from specjax.training.writing import WritingSettings, write_chunks
 
 VOCAB_SIZE = 4096
 MAX_FUNCTION_TOKENS = 240
 WRITTEN_CHUNKS = 115
-NAMES = {"target": "tiny-python", "draft": "tiny-python-draft"}
+REFINE_STEPS = 8400
 CONFIGS = {
     "target": DecoderConfig(
         vocab_size=VOCAB_SIZE,
@@ -99,21 +100,14 @@ def documents(out: pathlib.Path, name: str) -> list[np.ndarray]:
         return np.split(arrays[name], arrays[name + "_ends"][:-1])
 
 
-def write(out: pathlib.Path, chunks: int, target: tuple[Model, Any], tokenizer: Tokenizer) -> None:
-    """Let the target write functions into `out/written`, under headers invented from the training functions'."""
-    modules = corpus.standard_library()
-    known = {f.header for f in training_functions(modules)}
-    kept_apart = {f.header for m in modules if m.held_out for f in corpus.functions(m)} - known
-    headers = sorted(h for h in known if "\n" not in h)
-    write_chunks(out / "written", WritingSettings(chunks), target, tokenizer, headers, frozenset(kept_apart))
-
-
-def export(out: pathlib.Path, params: dict[str, Any], tokenizer: Tokenizer) -> None:
-    """Write both models as checkpoints in bfloat16."""
-    metadata = {"corpus": f"standard library of Python {platform.python_version()}"}
-    for role, name in NAMES.items():
-        stored = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params[role])
-        save(out / name, stored, CONFIGS[role], tokenizer, metadata, eos_ids=(0,), overwrite=True)
+def export(out: pathlib.Path, name: str, role: str, params: Any, tokenizer: Tokenizer, dtype: Any) -> pathlib.Path:
+    """Write a model as the checkpoint `out/name`, unless it is there: a stage that goes on must find the same one."""
+    path = out / name
+    if not (path / MANIFEST).exists():
+        metadata = {"corpus": f"standard library of Python {platform.python_version()}"}
+        stored = jax.tree.map(lambda x: x.astype(dtype), params)
+        save(path, stored, CONFIGS[role], tokenizer, metadata, eos_ids=(0,))
+    return path
 
 
 def main() -> None:
@@ -123,8 +117,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=64.0, help="length of the first stage")
     parser.add_argument("--steps", type=int, default=0, help="optimiser steps of the first stage, instead of minutes")
     parser.add_argument("--chunks", type=int, default=WRITTEN_CHUNKS, help="files of 256 rows that the target writes")
-    parser.add_argument("--refine-minutes", type=float, default=60.0, help="length of the last stage")
-    parser.add_argument("--batch", type=int, default=8, help="windows of 256 tokens per step")
+    parser.add_argument("--refine-steps", type=int, default=REFINE_STEPS, help="optimiser steps of the last stage")
+    parser.add_argument("--batch", type=int, default=8, help="windows per step")
     parser.add_argument("--rate", type=float, default=4e-3, help="peak learning rate of the first stage")
     parser.add_argument("--refine-rate", type=float, default=3e-3, help="peak learning rate of the last stage")
     options = parser.parse_args()
@@ -133,20 +127,21 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", str(out / "xla"))
     tokenizer = prepare(out)
     built = {role: build(role, seed) for seed, role in enumerate(CONFIGS)}
-    transforms = {role: optimizer(options.rate, weight_decay=0.1, clip=1.0) for role in CONFIGS}
+    transform = optimizer(OptimizerSettings("muon", options.rate, weight_decay=0.1, clip=1.0), steps=None)
     kinds = {name: documents(out, name) for name in ("files", "functions")}
     first = PretrainSettings(minutes=options.minutes, steps=options.steps, batch=options.batch)
-    params = pretrain(out, first, built, transforms, kinds)
-    # The target as it will be stored: the draft should meet the very model that it drafts for.
-    target = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(x.dtype), params["target"])
-    write(out, options.chunks, (built["target"][0], target), tokenizer)
-    params["draft"] = refine(
-        out,
-        RefineSettings(minutes=options.refine_minutes),
-        (built["draft"][0], params["draft"]),
-        optimizer(options.refine_rate, weight_decay=0.1, clip=1.0),
-    )
-    export(out, params, tokenizer)
+    params = pretrain(out, first, built, dict.fromkeys(CONFIGS, transform), kinds)
+    # The target as it is stored: the draft should meet the very model that it drafts for.
+    target = export(out, "tiny-python", "target", params["target"], tokenizer, jnp.bfloat16)
+    begun = export(out, "first-draft", "draft", params["draft"], tokenizer, jnp.float32)
+    refined = run(make_config("draft", {
+        "target": str(target),
+        "head": {"start": str(begun)},
+        "answers": {"prompts": "headers", "chunks": options.chunks, "temperatures": [0.0, 0.8]},
+        "run": {"steps": options.refine_steps, "batch": options.batch, "length": 384, "features": "cached"},
+        "optimizer": {"name": "muon", "rate": options.refine_rate, "weight_decay": 0.1, "clip": 1.0, "decay": 0.7},
+    }, "tiny_python"), out / "refine")  # fmt: skip
+    print(f"{target} and {refined} are complete")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,34 @@ def test_numbers_hashed_beforehand_are_the_same():
             np.testing.assert_array_equal(jax.jit(ready.draw_draft)(node, law), noise.draw_draft(node, law))
     by_row = jnp.array([0, 3, 1, 2, 3])
     np.testing.assert_array_equal(ready._uniforms(DRAFT, by_row), noise._uniforms(DRAFT, by_row))
-    everything = np.ravel(ready.table)
+    walk = noise.prepared(4, jnp.bool_(True), 3)
+    for test in range(3):
+        for prepared in (walk, ready):  # one that holds fewer numbers than it is asked for hashes them when it is
+            np.testing.assert_array_equal(prepared.accept(test), noise.accept(test))
+            np.testing.assert_array_equal(jax.jit(prepared.accept)(test), noise.accept(test))
+    np.testing.assert_array_equal(walk._uniforms(DRAFT, by_row), noise._uniforms(DRAFT, by_row))
+    np.testing.assert_array_equal(walk._uniforms(RECOVER, 0), noise._uniforms(RECOVER, 0))
+    everything = np.ravel(walk.table)
     assert len(np.unique(everything)) == everything.size, "no number serves twice"
     shared = Noise(noise.key, noise.length, True)
     assert shared.prepared(4, jnp.bool_(True)) is shared
+
+
+def test_children_of_a_level():
+    """Child `node` of a tree takes the number its parent takes on a chain; in the match family, that of a depth."""
+    noise = Noise(jax.random.split(jax.random.key(1), 5), jnp.arange(5) + 3, False)
+    laws = jax.nn.log_softmax(jax.random.normal(jax.random.key(2), (5, 3, 40)))
+    for prepared in (noise, noise.prepared(8, jnp.bool_(True))):
+        drawn = jax.jit(prepared.draw_children)(jnp.array([1, 4, 6]), laws, 2)
+        for place, node in enumerate((1, 4, 6)):
+            np.testing.assert_array_equal(drawn[:, place], noise.draw_draft(node - 1, laws[:, place]))
+        by_row = jnp.array([[1, 4, 6], [2, 3, 5], [1, 2, 3], [7, 6, 5], [4, 4, 1]])
+        drawn = prepared.draw_children(by_row, laws, 2)
+        for row in range(5):
+            for place in range(3):
+                want = noise.draw_draft(by_row[row, place] - 1, laws[:, place])
+                assert drawn[row, place] == want[row]
+    shared = Noise(noise.key, noise.length, True)
+    drawn = shared.draw_children(jnp.array([4, 5, 6]), laws, 2)
+    for place in range(3):
+        np.testing.assert_array_equal(drawn[:, place], shared.draw_target(2, laws[:, place]))

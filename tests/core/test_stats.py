@@ -12,19 +12,18 @@ from specjax import Sampling, draft, testing, verify
 from specjax._src import state as states
 
 
-def one_round(stats, drafted, kept, emitted, ended, live=True):
-    """A round of one row with a chain of `drafted` tokens."""
-    by_depth = (jnp.arange(stats.accepted_per_position.shape[1]) < drafted)[None].astype(jnp.int32)
-    one = [jnp.asarray([value]) for value in (kept, kept < drafted, emitted, ended)]
-    return states.count_round(stats, jnp.asarray([live]), by_depth, *one)
+def counted(stats, drafted, *what, live=True):
+    """`count_round` for one row: the tokens proposed at each depth, then number kept, refused, emitted, ended."""
+    return states.count_round(stats, jnp.asarray([live]), jnp.asarray([drafted], jnp.int32),
+                              *(jnp.asarray([one]) for one in what))
 
 
 def test_by_hand():
     """Four rounds of one row with k = 3: 3 of 3 kept; 1 of 3; 0 of 0; then EOS as the second of 3 accepted tokens."""
     stats = states.no_stats(1, 3, 8)
     for drafted, kept, emitted, ended in ((3, 3, 4, False), (3, 1, 2, False), (0, 0, 1, False), (3, 3, 2, True)):
-        stats = one_round(stats, drafted, kept, emitted, ended)
-    stats = one_round(stats, 0, 0, 0, True, live=False)  # a round after the end of the row
+        stats = counted(stats, np.arange(3) < drafted, kept, kept < drafted, emitted, ended)
+    stats = counted(stats, np.zeros(3), 0, False, 0, True, live=False)  # a round after the end of the row
     assert [int(value[0]) for value in (stats.rounds, stats.drafted, stats.accepted, stats.recovered, stats.bonus)] == [
         4, 8, 6, 1, 2]
     np.testing.assert_array_equal(stats.drafted_per_round[0], [3, 3, 0, 2, 0, 0, 0, 0])
@@ -38,22 +37,6 @@ def test_by_hand():
     np.testing.assert_array_equal(stats.reached_per_position[0], [3, 3, 1])
 
 
-def test_a_tree_by_hand():
-    """Nodes at depths 1, 2, 3: a round of (3, 2, 1) that keeps 2; one of (3, 2, 1) whose row ends with its first token,
-    kept; one of (2, 0, 0) that keeps its whole path."""
-    stats = states.no_stats(1, 3, 4)
-    for drafted, kept, refused, emitted, ended in (
-            ((3, 2, 1), 2, True, 3, False), ((3, 2, 1), 2, True, 1, True), ((2, 0, 0), 1, False, 2, False)):
-        one = [jnp.asarray([value]) for value in (kept, refused, emitted, ended)]
-        stats = states.count_round(stats, jnp.asarray([True]), jnp.asarray([drafted]), *one)
-    assert [int(value[0]) for value in (stats.rounds, stats.drafted, stats.accepted, stats.recovered, stats.bonus)] == [
-        3, 6 + 3 + 2, 2 + 1 + 1, 1, 1]
-    np.testing.assert_array_equal(stats.drafted_per_round[0], [6, 3, 2, 0])
-    np.testing.assert_array_equal(stats.drafted_per_position[0], [3, 1, 1])
-    np.testing.assert_array_equal(stats.reached_per_position[0], [3, 1, 1])
-    np.testing.assert_array_equal(stats.accepted_per_position[0], [3, 1, 0])
-
-
 def test_rates_of_rows_that_did_nothing_are_zero():
     stats = states.no_stats(2, 3, 4)
     for rate in ("mean_accepted_length", "acceptance_rate", "acceptance_rate_per_position",
@@ -63,9 +46,20 @@ def test_rates_of_rows_that_did_nothing_are_zero():
 
 def test_the_end_is_a_refused_token():
     """The row ends with the token that replaced a refused one: that one was proposed, what came after it was not."""
-    stats = states.no_stats(1, 3, 4)
-    stats = one_round(stats, 3, 1, 2, True)
+    stats = counted(states.no_stats(1, 3, 4), np.ones(3), 1, True, 2, True)
     assert (int(stats.drafted[0]), int(stats.accepted[0]), int(stats.recovered[0])) == (2, 1, 1)
+
+
+def test_a_tree_by_hand():
+    """Three nodes at depth 1, two at depth 2, one at depth 3: all tokens are drafted, a depth is proposed once."""
+    stats = counted(states.no_stats(1, 3, 8), [3, 2, 1], 1, True, 2, False)
+    stats = counted(stats, [3, 2, 0], 2, False, 3, False)
+    stats = counted(stats, [3, 2, 1], 3, False, 2, True)  # the row ends at depth 2
+    assert [int(value[0]) for value in (stats.rounds, stats.drafted, stats.accepted, stats.recovered, stats.bonus)] == [
+        3, 16, 5, 1, 1]
+    np.testing.assert_array_equal(stats.drafted_per_position[0], [3, 3, 1])
+    np.testing.assert_array_equal(stats.reached_per_position[0], [3, 3, 0])
+    np.testing.assert_array_equal(stats.accepted_per_position[0], [3, 2, 0])
 
 
 @pytest.mark.parametrize("pair", scenarios.SPECULATIVE)

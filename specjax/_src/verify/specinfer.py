@@ -18,8 +18,8 @@ def specinfer() -> Verifier:
         P = p;  for each child x:  accept with min(1, P(x) / q(x)), else  P = norm((P - q)_+);  next token ~ P
 
     Exact if every drawn child of a node comes from q on its own, so that the same token may come twice. A chosen child
-    has q = 1. The rule is here because it is the one the field knows: `without_replacement` keeps at least as much of
-    the same children.
+    has q = 1. Children that are drawn without replacement are worth more, and need another rule
+    (`without_replacement`).
     """
     return walk.verifier("specinfer", rule, {"independent", "one", "chosen", "hybrid"})
 

@@ -17,9 +17,9 @@ def without_replacement() -> Verifier:
         next token ~ P
 
     Exact if the drawn children of a node are drawn from q without replacement, in this order. Where Q has nothing left,
-    a further child counts as chosen (Q = 1 for it). Exact too if each is drawn from q on its own, and then keeps at
-    least what `specinfer` does: a token that comes again has been refused, so that P has none of it, and one that does
-    not is drawn from Q. With chosen siblings behind one drawn child it is `hybrid`.
+    a further child counts as chosen (Q = 1 for it). Exact too if each is drawn from q on its own: a token that comes
+    again has been refused, so that P has none of it, and one that does not is drawn from Q; but there `specinfer` keeps
+    more. With chosen siblings behind one drawn child it is `hybrid`.
     """
     rule = functools.partial(specinfer.rule, replacement=False)
     return walk.verifier("without_replacement", rule, set(SIBLINGS))

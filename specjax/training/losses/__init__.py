@@ -1,0 +1,1 @@
+"""What each kind of drafter is trained for, one file each."""
