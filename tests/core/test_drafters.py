@@ -195,15 +195,11 @@ def test_a_second_turn(name):
     assert np.asarray(out.stats.accepted).sum() > 0
 
 
-@pytest.mark.parametrize("name", ["tree", "dynamic", "eagle", "medusa", "self"])
+@pytest.mark.parametrize("name", ["tree", "dynamic", "eagle", "medusa"])
 def test_a_broken_draft_harms_nobody(name):
     """nan in the draft's weights: nothing is drafted behind them, and the text is the target's."""
     logits = np.array(GOOD[1]["logits"])
     logits[2, :] = np.nan
-    params = {"logits": jnp.asarray(logits)}
-    drafter = DRAFTERS[name]
     for sampling in (Sampling(), MIXED):
-        out = specjax.generate(*TARGET, PROMPTS, drafter=drafter, verifier=specjax.verify.match(), draft_params=params,
-                               sampling=sampling, max_new_tokens=BUDGET)
-        scenarios.check(out)
+        out = generate(f"{name}-match", draft_params={"logits": jnp.asarray(logits)}, sampling=sampling)
         assert_same_text(out, generate(sampling=sampling))
