@@ -49,6 +49,7 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
 
         def other(state: Any) -> tuple[TokenTree, Any]:
             tree, state = second.propose(own[1], noise, state, both.limited(context, most[1]))
+            both.check_law(second, tree, noise)
             return _refit(tree, shape, spelled), state
 
         def neither(state: Any) -> tuple[TokenTree, Any]:
