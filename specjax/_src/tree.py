@@ -1,7 +1,7 @@
 """Token trees: what a drafter proposes below the root. A chain is the tree with one branch.
 
-Node 0 is the root, and a parent comes before its children. The order of siblings is the order in which a verifier asks
-them.
+Node 0 is the root, and a parent comes before its children. A verifier asks siblings in the order of their nodes, drawn
+ones before chosen ones.
 """
 
 from __future__ import annotations
