@@ -73,7 +73,6 @@ def test_a_targets_own_layers_draft(layers):
     any round; a part that lacks no more than a layer that does nothing is always right."""
     model, params = make_target()
     missing = "2" if layers == 2 else "1"
-    params = weighed(params, missing, 30.0)
     drafter = draft.self_model(some_layers(CONFIG, layers), DEPTH)
     want, _ = write((model, params))
     text, out = write((model, params), drafter)
