@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ def some_layers(config: DecoderConfig, layers: int | Sequence[int], dtype: Any =
     Raises:
       ValueError: if there are no such layers, or they are all of them.
     """
-    chosen = tuple(range(layers)) if isinstance(layers, int) else tuple(sorted(set(layers)))
+    chosen = tuple(sorted(set(layers))) if isinstance(layers, Sequence) else tuple(range(operator.index(layers)))
     if not chosen or not set(chosen) < set(range(config.num_layers)):
         raise ValueError(f"layers={layers} is no part of a decoder with {config.num_layers} layers: name some of "
                          f"0 .. {config.num_layers - 1}, but not all")
