@@ -67,16 +67,15 @@ def head_config(source: HeadSource, names: Iterable[str], target: Target, told: 
 
 
 def _layer(values: Values, target: Target) -> DecoderConfig:
-    """The draft layers, with the target's switches for what is borrowed of it."""
+    """The draft layers. What is borrowed is taken bare, as the authors' code and the engines do, also of a Gemma."""
     said = {"model_type": "llama", "max_position_embeddings": target.config.max_position, **values}
     # The authors' layers see the whole text, whatever the config of the target they copied says of windows.
     said |= {"sliding_window": None, "use_sliding_window": False, "layer_types": None}
     layer = dialects.decoder_config(said)
     if "qkv_bias" in values:
         layer = dataclasses.replace(layer, qkv_bias=bool(values["qkv_bias"]))
-    c = target.config
     return dataclasses.replace(
-        layer, tie_embeddings=c.tie_embeddings, final_softcap=c.final_softcap, scale_embedding=c.scale_embedding)
+        layer, tie_embeddings=target.config.tie_embeddings, final_softcap=None, scale_embedding=False)
 
 
 def _medusa(source: HeadSource, names: set[str], target: Target) -> MedusaConfig:
@@ -94,8 +93,7 @@ def _medusa(source: HeadSource, names: set[str], target: Target) -> MedusaConfig
     return MedusaConfig(
         **kept, num_heads=len(heads), num_layers=max(len(blocks), said or 0),
         block_bias=any(name.endswith(".linear.bias") for name in names),
-        own_projection=any(name.endswith(".output.weight") for name in names), tie_embeddings=c.tie_embeddings,
-        final_softcap=c.final_softcap)
+        own_projection=any(name.endswith(".output.weight") for name in names), tie_embeddings=c.tie_embeddings)
 
 
 def _eagle3(

@@ -38,11 +38,15 @@ def fields(config: HeadConfig, layout: str, about: About) -> Values:
       ValueError: for what the layout has no word for.
     """
     if isinstance(config, MedusaConfig):
+        _refuse_changes(layout, config.final_softcap is not None)
         return _medusa(config, about)
     if isinstance(config, EagleConfig):
+        _refuse_changes(layout, config.layer.scale_embedding or config.layer.final_softcap is not None)
         said = _layer(config, layout, about) | {"bias": config.fc_bias or layout == "sglang"}
         return said | {"architectures": ["LlamaForCausalLMEagle" if layout == "sglang" else "LlamaForCausalLM"]}
     assert isinstance(config, Eagle3Config)
+    # A norm undoes what is done to its embeddings.
+    _refuse_changes(layout, not config.own_head and config.layer.final_softcap is not None)
     own = _flags(config)
     if layout == "speculators":
         return _speculators(config, own, about)
@@ -53,6 +57,13 @@ def fields(config: HeadConfig, layout: str, about: About) -> Values:
         inner["eagle_aux_hidden_state_layer_ids"] = list(config.taps)
     said = _layer(config, layout, about) | own | sizes
     return said | {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": inner}
+
+
+def _refuse_changes(layout: str, there: bool) -> None:
+    if there:
+        raise ValueError(
+            f"layout {layout!r} has no word for a head that scales embeddings or caps logits as its target does; train "
+            "it with scale_embedding=False and final_softcap=None in its layer's config")
 
 
 def _flags(config: Eagle3Config) -> Values:

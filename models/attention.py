@@ -19,8 +19,12 @@ def within(visible: Array, attend: Attend, window: int) -> Array:
     """`visible` bool [B, T, S] without the slots `window` positions or more before their query.
 
     A committed entry stands at the position of its slot; an entry of this call where `attend.positions` says, which in
-    a tree is not its slot: siblings share a position.
+    a tree is not its slot: siblings share a position. Of a tree that grows over several calls (a wide
+    `Attend.ancestors`) the places in earlier calls are not told; but a token sees one entry of each position before its
+    own, in their order.
     """
+    if attend.ancestors is not None and attend.ancestors.shape[2] > attend.positions.shape[1]:
+        return visible & (jnp.cumsum(visible[..., ::-1], axis=-1)[..., ::-1] <= window)
     slots = jnp.arange(visible.shape[-1], dtype=jnp.int32)
     inside = jnp.clip(slots - attend.lengths[:, None], 0, attend.positions.shape[1] - 1)
     placed = jnp.take_along_axis(attend.positions, inside, axis=1)

@@ -21,8 +21,8 @@ class EagleConfig(HeadConfig):
     """The shape of an EAGLE-1/2 head.
 
     Attributes:
-      layer: of the draft layers. Its `vocab_size`, `hidden_size`, `tie_embeddings`, `final_softcap` and
-        `scale_embedding` are the target's; rotary positions, heads and widths are the head's own.
+      layer: of the draft layers. Its `vocab_size`, `hidden_size` and `tie_embeddings` are the target's; all else is the
+        head's own, also whether it scales the target's embedding and caps the logits of the target's matrix.
       fc_bias: whether the product that joins embedding and feature has a bias.
     """
 
@@ -56,7 +56,7 @@ class EagleConfig(HeadConfig):
     @property
     def shared(self) -> dict[str, Any]:
         """As in `HeadConfig`."""
-        return {name: getattr(self.layer, name) for name in ("tie_embeddings", "final_softcap", "scale_embedding")}
+        return {"tie_embeddings": self.layer.tie_embeddings}
 
 
 class Eagle(nnx.Module):

@@ -21,8 +21,7 @@ class Eagle3Config(HeadConfig):
     """The shape of an EAGLE-3 head.
 
     Attributes:
-      layer: of the draft layers. Its `vocab_size`, `tie_embeddings`, `final_softcap` and `scale_embedding` are the
-        target's; all else is the head's own.
+      layer: of the draft layers. Its `vocab_size` and `tie_embeddings` are the target's; all else is the head's own.
       target_hidden_size: width of the target's features; need not be that of the head.
       taps: which features are read, ascending: `k` is the input of the target's layer `k` (`layer_k`); its number of
         layers means what the last one gives, before the final norm. None at all: the last hidden state, unfused.
@@ -92,9 +91,7 @@ class Eagle3Config(HeadConfig):
     @property
     def shared(self) -> dict[str, Any]:
         """As in `HeadConfig`."""
-        names = ["scale_embedding"] * (not self.own_embedding)
-        names += ["tie_embeddings", "final_softcap"] * (not self.own_head)
-        return {name: getattr(self.layer, name) for name in names}
+        return {} if self.own_head else {"tie_embeddings": self.layer.tie_embeddings}
 
 
 def default_taps(num_layers: int) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ class HeadConfig:
       borrows: names of the target's weights that are used as they are: `embedding`, `head`, or none.
       feature_size: width of the target's features.
       taps: which inputs of the target's layers are read; empty if the last hidden state is.
-      shared: switches of the target that act on what is borrowed, as the head applies them.
+      shared: switches in which head and target must agree, because they say which weight is borrowed.
     """
 
     family: ClassVar[str]
@@ -67,7 +67,7 @@ class HeadConfig:
 
 
 def draft_layer(target: DecoderConfig, num_layers: int = 1) -> DecoderConfig:
-    """Llama layers of the target's sizes, with the target's switches for what a head borrows of it."""
+    """Llama layers of the target's sizes, that use what is borrowed of it as the target does."""
     return DecoderConfig(
         vocab_size=target.vocab_size, hidden_size=target.hidden_size, num_layers=num_layers,
         num_heads=target.num_heads, num_kv_heads=target.num_kv_heads, head_dim=target.head_dim,

@@ -28,7 +28,7 @@ class MedusaConfig(HeadConfig):
       block_bias: whether the blocks have biases.
       own_projection: whether each head has its own matrix to the vocabulary; else the target's is used.
       tie_embeddings: whether the target's matrix is its embedding.
-      final_softcap: of the target's logits, and then of these.
+      final_softcap: as of the target's logits, where the heads were trained so.
     """
 
     hidden_size: int
@@ -65,8 +65,7 @@ class MedusaConfig(HeadConfig):
     @property
     def shared(self) -> dict[str, Any]:
         """As in `HeadConfig`."""
-        flags = {"tie_embeddings": self.tie_embeddings, "final_softcap": self.final_softcap}
-        return {} if self.own_projection else flags
+        return {} if self.own_projection else {"tie_embeddings": self.tie_embeddings}
 
 
 class ResidualBlock(nnx.Module):

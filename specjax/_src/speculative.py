@@ -22,6 +22,7 @@ from specjax._src.verify.block import block
 from specjax._src.verify.hybrid import hybrid
 from specjax._src.verify.match import match
 from specjax._src.verify.specinfer import specinfer
+from specjax._src.verify.traversal import traversal
 from specjax._src.verify.without_replacement import without_replacement
 
 EXTEND = 32  # tokens read in one pass behind a running text; the cache keeps as many slots free
@@ -90,13 +91,20 @@ def auto(drafter: Drafter) -> Verifier:
     """The verifier that keeps most of what a drafter proposes, and leaves the law as it is.
 
     Chosen tokens: `verify.match()`; it needs no law of the draft, and the text is that of plain decoding. A drawn
-    chain: `verify.block()`; no rule for one chain keeps more. A drawn tree: the rule made for its kind of siblings.
+    chain: `verify.block()`; no rule for one chain keeps more. Trees by measurement, at temperature 1 on twelve settings
+    of tree and draft (docs/design.md): `verify.traversal()` keeps 0.2 to 17 % more than `verify.hybrid()` of hybrid
+    siblings and 0.7 to 8 % more than `verify.without_replacement()` of those drawn without replacement, but must know
+    the topology; where each row grows its own, these two. Independent siblings: `verify.specinfer()`.
     """
     if drafter.one_hot:
         return match()
     if drafter.shape.is_chain:
         return block()
-    return {"independent": specinfer, "without_replacement": without_replacement}.get(drafter.siblings, hybrid)()
+    if drafter.siblings == "independent":
+        return specinfer()
+    if drafter.shape.parents is not None:
+        return traversal()
+    return without_replacement() if drafter.siblings == "without_replacement" else hybrid()
 
 
 def _check_fit(drafter: Drafter, verifier: Verifier) -> None:

@@ -1,12 +1,13 @@
 """Token trees: what a drafter proposes below the root. A chain is the tree with one branch.
 
-Node 0 is the root, and a parent comes before its children. The order of siblings is the order in which a verifier asks
-them.
+Node 0 is the root, and a parent comes before its children. A verifier asks siblings in the order of their nodes, drawn
+ones before chosen ones.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -67,9 +68,12 @@ def paths_shape(paths: Iterable[Sequence[int]]) -> Shape:
         must be a path. The order does not matter.
 
     Raises:
-      ValueError: if there is no path, one comes twice, a rank is negative, or a prefix is missing.
+      ValueError: if there is no path, one comes twice, a rank is no whole number or negative, or a prefix is missing.
     """
-    return _paths_shape(tuple(tuple(int(rank) for rank in path) for path in paths))
+    try:
+        return _paths_shape(tuple(tuple(operator.index(rank) for rank in path) for path in paths))
+    except TypeError:
+        raise ValueError("a tree is given as paths of whole numbers, such as [(0,), (1,), (0, 0)]") from None
 
 
 @functools.cache

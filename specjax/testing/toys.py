@@ -43,7 +43,8 @@ def trigram(logits: Any) -> Toy:
       logits: float [V + 1, V, V].
 
     Returns:
-      A model with a position-indexed cache of the tokens, int32 [B, S]; it honours `ancestors` and `valid`.
+      A model with a position-indexed cache of the tokens, int32 [B, S]; it honours `ancestors` and `valid`, and offers
+      one feature, `token` [B, T, V]: 1 at the token itself.
     """
     return _TRIGRAM, {"logits": jnp.asarray(logits, jnp.float32)}
 
@@ -104,7 +105,7 @@ def _trigram_apply(params: Any, tokens: Array, cache: Array, attend: Attend) -> 
     stored = jnp.where(attend.lengths > 0, stored, -1)[:, None]
     inside = jnp.take_along_axis(tokens, jnp.maximum(parent, 0), axis=1)
     previous = jnp.where(parent >= 0, inside, stored)
-    return Output(params["logits"][previous + 1, tokens], {}, rows.write(cache, tokens, attend.lengths))
+    return _trigram_output(params, previous, tokens, rows.write(cache, tokens, attend.lengths))
 
 
 def _trigram_on_levels(params: Any, tokens: Array, cache: Array, attend: Attend) -> Output:
@@ -115,7 +116,12 @@ def _trigram_on_levels(params: Any, tokens: Array, cache: Array, attend: Attend)
     before = visible(attend, cache.shape[1]) & (slots < own[..., None])
     parent = jnp.max(jnp.where(before, slots, -1), axis=-1)
     previous = jnp.where(parent < 0, -1, jnp.take_along_axis(written, jnp.maximum(parent, 0), axis=1))
-    return Output(params["logits"][previous + 1, tokens], {}, written)
+    return _trigram_output(params, previous, tokens, written)
+
+
+def _trigram_output(params: Any, previous: Array, tokens: Array, written: Array) -> Output:
+    features = {"token": jax.nn.one_hot(tokens, params["logits"].shape[-1])}
+    return Output(params["logits"][previous + 1, tokens], features, written)
 
 
 def _trigram_commit(pending: Array, path: Array | None, base: Array, num: Array) -> Array:

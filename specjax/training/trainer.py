@@ -56,7 +56,8 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
       stage: shows how far it has come.
 
     Raises:
-      ValueError: if settings do not fit one another, the target, or what is in the folders.
+      ValueError: if settings do not fit one another, the target, or what is in the folders; if the loss becomes
+        infinite.
     """
     written = read_answers(answers, TRAINING)
     learner = make_learner(config, target, written)
@@ -68,7 +69,7 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
     held_out = Windows(read_answers(answers, HELD_OUT), config.run.length, 0)
     mesh = make_mesh(config.run.devices, config.run.batch)
     run = RunFolder(out, config.run.save_seconds, print_seconds=0.0)
-    run.claim(config.to_dict() | {"target": fingerprint(target.params), "windows": len(windows)})
+    run.claim(_identity(config) | {"target": fingerprint(target.params), "windows": len(windows)})
     transform = optimizer(config.optimizer, config.run.steps)
     step = train_step(target, learner, transform, config.run.seed, mesh)
     measure = functools.partial(_measure, evaluation_step(target, learner, mesh), held_out, config.run.batch, mesh)
@@ -83,6 +84,9 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
         params, state, made = step(params, state, *fixed, batch, jnp.int32(counters["step"]))
         values = {name: np.asarray(value, np.float64).tolist() for name, value in made.items()}
         counters["step"] += 1
+        if not np.isfinite(values["loss"]):
+            raise ValueError(f"the loss is {values['loss']} at step {counters['step']}: start again in another folder "
+                             f"with a lower rate than {config.optimizer.rate}")
         # The first step of a process compiles; that is no training time.
         counters["seconds"] += time.monotonic() - began if run.steps_here else 0.0
         every = config.run.evaluate_every
@@ -93,6 +97,14 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
         tell(note=f"loss {values['loss']:.3f}")
     run.save((params, state), counters)
     return Trained(learner, params, measure(params, fixed))
+
+
+def _identity(config: TrainConfig) -> dict[str, Any]:
+    """What makes a run the run it is: all settings but how often it is looked at and saved."""
+    said = config.to_dict()
+    for name in ("evaluate_every", "save_seconds"):
+        del said["run"][name]
+    return said
 
 
 def make_mesh(devices: int, batch: int) -> Mesh:

@@ -160,9 +160,12 @@ def test_what_a_layout_has_no_word_for(tmp_path, path):
         ("eagle3-hidden", "speculators", "no word for a head without taps; use --layout official"),
         ("eagle3-deep", "official", "no word for layers such as those of this head"),
         ("medusa", "official", "none of those of medusa heads: vllm"),
+        ("eagle-scaled", "official", "no word for a head that scales embeddings or caps logits as its target does"),
         ("medusa-shared", "vllm", "holds lm_head.weight, a copy of the target's; give --target TARGET"),
     ):
-        config, _, params = cases.made(name)
+        config, _, params = cases.made("eagle" if name == "eagle-scaled" else name)
+        if name == "eagle-scaled":
+            config = dataclasses.replace(config, layer=dataclasses.replace(config.layer, scale_embedding=True))
         checkpoints.save_head(tmp_path / name, params, config, target)
         with pytest.raises(ValueError, match=match):
             checkpoints.to_published_head(tmp_path / name, tmp_path / "hf", layout=layout)

@@ -8,6 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from toy_heads import coarse, medusa_heads, trigram_head
 
 import specjax
 from specjax import draft, testing, verify
@@ -24,6 +25,25 @@ BAD = testing.random_trigram(2, V, 2.0)
 K, PATHS = 3, draft.full_paths(2, 2, 1)
 TREE = draft.model_tree(TARGET[0], PATHS)
 NGRAM, MODEL = draft.ngram(K), draft.from_model(TARGET[0], K)
+HEAD = trigram_head(V)
+DRAFTERS = {
+    "tree": TREE,
+    "independent": draft.model_tree(TARGET[0], PATHS, siblings="independent"),
+    "chosen": draft.model_tree(TARGET[0], [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)], siblings="chosen"),
+    "dynamic": draft.dynamic_model_tree(TARGET[0], 10, K, 3, drawn=3),
+    "eagle": draft.eagle(HEAD, PATHS),
+    "eagle-chain": draft.eagle(HEAD, K),
+    "eagle2": draft.eagle2(HEAD, 7, K, 3, drawn=2),
+    "medusa": draft.medusa(medusa_heads(V, K), PATHS),
+    "self": draft.self_model(coarse(TARGET[0]), K),
+    "fallback": draft.fallback(NGRAM, MODEL),
+    "fallback-tree": draft.fallback(NGRAM, draft.eagle(HEAD, PATHS)),
+    "union": draft.union(NGRAM, MODEL),
+    "union-tree": draft.union(NGRAM, draft.eagle2(HEAD, 7, K, 3, drawn=2)),
+}
+"""Drafters of trees, heads, the target's own parts, and combinations. A row here is all that the battery in
+`test_drafters.py` needs: each is judged by `match`, and by what `auto` takes."""
+
 PAIRS = {
     "plain": (None, None),
     "ngram-match": (NGRAM, None),
@@ -42,13 +62,17 @@ PAIRS = {
 """Drafter and verifier; None chooses."""
 SPECULATIVE = [name for name in PAIRS if name != "plain"]
 TREES = [name for name in PAIRS if name.startswith(("tree", "grown"))]
+MATCHED = {f"{name}-match": (drafter, verify.match()) for name, drafter in DRAFTERS.items()}
+DRAWN = {f"{name}-auto": (drafter, None) for name, drafter in DRAFTERS.items() if not drafter.one_hot}
+PAIRS = MATCHED | DRAWN | PAIRS
 
 
 def generate(pair="plain", prompts=PROMPTS, target=TARGET, draft_params=GOOD[1], **arguments):
     """`specjax.generate` on the toys, checked for everything that must hold of every generation."""
     drafter, verifier = PAIRS[pair] if isinstance(pair, str) else pair
     arguments.setdefault("max_new_tokens", BUDGET)
-    params = draft_params if drafter is not None and drafter.needs_params else None
+    own = drafter is not None and drafter.needs_params and not drafter.own_target
+    params = draft_params if own else None
     out = specjax.generate(*target, prompts, drafter=drafter, verifier=verifier, draft_params=params, **arguments)
     check(out, 1 if drafter is None else drafter.shape.branching)
     return jax.tree.map(np.asarray, out)
@@ -77,8 +101,9 @@ def check(out, branching=1):
     assert np.all(drafted_by_round[np.arange(budget) >= rounds[:, None]] == 0)
     by_position = np.asarray(stats.accepted_per_position)
     np.testing.assert_array_equal(by_position.sum(1), accepted)
-    by_depth = np.asarray(stats.drafted_per_position).sum(1)
-    assert np.all(by_depth <= drafted) and (branching > 1 or np.all(by_depth == drafted))
+    proposed, reached = np.asarray(stats.drafted_per_position), np.asarray(stats.reached_per_position)
+    assert np.all(proposed.sum(1) <= drafted) and (branching > 1 or np.all(proposed.sum(1) == drafted))
+    assert np.all(by_position <= reached) and np.all(reached <= proposed) and np.all(proposed <= rounds[:, None])
     assert np.all(np.diff(by_position, axis=1) <= 0), "a later position is never kept more often than an earlier one"
     mean = np.where(rounds > 0, lengths / np.maximum(rounds, 1), 0)
     np.testing.assert_allclose(stats.mean_accepted_length, mean, rtol=1e-6)

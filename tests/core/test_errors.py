@@ -96,7 +96,7 @@ def test_stream_raises_at_the_call():
 
 def test_features_that_the_model_lacks():
     needy = NGRAM._replace(name="needy", needs=frozenset({"hidden", "embedding"}))
-    with pytest.raises(ValueError, match=r"needy.*\['embedding', 'hidden'\].*offers \[\]"):
+    with pytest.raises(ValueError, match=r"needy.*\['embedding', 'hidden'\].*offers \['token'\]"):
         call(drafter=needy)
 
 

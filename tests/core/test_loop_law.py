@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scenarios import check
+from toy_heads import coarse, trigram_head
 
 import specjax
 from specjax import Constraint, Sampling, draft, testing, verify
@@ -52,8 +53,11 @@ TREES = {
     "grown, hybrid": (draft.dynamic_model_tree(TARGET[0], 8, K, 2, drawn=3), verify.hybrid()),
     "union": (draft.union(draft.ngram(K), draft.from_model(TARGET[0], K)), verify.hybrid()),
     "fallback": (draft.fallback(draft.ngram(K), draft.model_tree(TARGET[0], PATHS)), verify.hybrid()),
+    "chains": (draft.fallback(draft.ngram(K), draft.from_model(TARGET[0], K)), verify.block()),
+    "self": (draft.self_model(coarse(TARGET[0]), K), verify.block()),
+    "head": (draft.union(draft.ngram(K), draft.eagle2(trigram_head(V), 8, K, 2, drawn=3)), verify.hybrid()),
 }
-"""Drafter of a tree and verifier."""
+"""Drafter and verifier: trees, a head, combinations, the target's own part."""
 ON_TREES = [*((name, "plain") for name in TREES), ("hybrid, traversal", "constraint"), ("grown, hybrid", "penalties")]
 TESTS = len(DRAFTERS) * len(VERIFIERS) * len(SETTINGS) + len(ON_TREES)
 
@@ -89,12 +93,12 @@ def batch():
 
 def sample(drafter, verifier, sampling, rule=None, key=0, target=TARGET):
     prompts, lengths, greedy, k = batch()
-    params = (DRAFT if drafter.shape.branching <= 1 else WORSE)[1]
     settings = Sampling(**{**vars(sampling), "temperature": np.where(greedy, 0.0, sampling.temperature)})
+    own = drafter.needs_params and not drafter.own_target
+    weights = (DRAFT if drafter.shape.branching <= 1 else WORSE)[1] if own else None
     return specjax.generate(
         *target, prompts, lengths=lengths, drafter=drafter, verifier=verifier, constraint=rule, sampling=settings,
-        draft_params=params if drafter.needs_params else None, num_speculative_tokens=k, max_new_tokens=BUDGET,
-        key=jax.random.key(key))
+        draft_params=weights, num_speculative_tokens=k, max_new_tokens=BUDGET, key=jax.random.key(key))
 
 
 def judge(out, name, tests=TESTS):

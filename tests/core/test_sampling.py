@@ -7,7 +7,8 @@ import pytest
 
 from specjax import Sampling
 from specjax._src import truncate
-from specjax._src.sampling import History, adjust, by_row, log_law
+from specjax._src.sampling import History, adjust, by_row, chain_prefix, log_law, tree_prefix
+from specjax._src.tree import TokenTree, paths_shape
 from specjax.testing import reference
 
 ROWS, V, LENGTH = 256, 12, 10
@@ -16,7 +17,8 @@ EOS = (3, 5)
 
 @jax.jit
 def _law(logits, history):
-    return log_law(adjust(logits, history, jnp.zeros((logits.shape[0], 0), jnp.int32), 0), history.sampling)
+    nothing = chain_prefix(jnp.zeros((logits.shape[0], 0), jnp.int32), 0, logits.shape[1])
+    return log_law(adjust(logits, history, nothing), history.sampling)
 
 
 def law(logits, sampling, prompts=None, outputs=None, eos=EOS):
@@ -182,17 +184,35 @@ def test_penalties_see_the_drafted_prefix():
     history = History(jnp.asarray([[1, 2, 0, 0]]), jnp.asarray([2]), jnp.asarray([1]), jnp.full((1, 4), -1),
                       by_row(sampling, 1))
     logits = np.random.default_rng(0).normal(size=(1, 4, V)).astype(np.float32)
-    got = np.exp(np.asarray(log_law(adjust(jnp.asarray(logits), history, jnp.asarray(drafted), 0), history.sampling)))
+    prefix = chain_prefix(jnp.asarray(drafted), 0, logits.shape[1])
+    got = np.exp(np.asarray(log_law(adjust(jnp.asarray(logits), history, prefix), history.sampling)))
     for depth in range(4):
         want = reference.target_law(logits[0, depth], sampling, [1], [2, *drafted[0, :depth]])
         np.testing.assert_allclose(got[0, depth], want, atol=1e-6)
+
+
+def test_penalties_and_patience_see_the_own_path_of_a_node():
+    """On a tree: the tokens of the ancestors and of the node itself; siblings and cousins are not there."""
+    shape = paths_shape([(0,), (1,), (0, 0), (1, 0), (1, 1)])
+    tokens, parents = np.array([[2, 5, 2, 7, 5, 4]]), np.asarray(shape.parents)
+    tree = TokenTree(jnp.asarray(tokens), jnp.asarray(parents)[None], jnp.ones((1, 6), bool), shape)
+    sampling = Sampling(temperature=1.0, repetition_penalty=1.5, presence_penalty=0.3, frequency_penalty=0.7,
+                        min_new_tokens=3)
+    history = History(jnp.asarray([[1, 2, 0, 0]]), jnp.asarray([2]), jnp.asarray([1]), jnp.asarray([[*EOS, -1, -1]]),
+                      by_row(sampling, 1))
+    logits = np.random.default_rng(0).normal(size=(1, 6, V)).astype(np.float32)
+    for one in (tree, TokenTree(tree.tokens, tree.parents, tree.valid, shape._replace(parents=None, ranks=None))):
+        got = np.exp(np.asarray(log_law(adjust(jnp.asarray(logits), history, tree_prefix(one)), history.sampling)))
+        for node, path in enumerate([[], [5], [2], [5, 7], [2, 5], [2, 4]]):
+            want = reference.target_law(logits[0, node], sampling, [1], [2, *path], EOS)
+            np.testing.assert_allclose(got[0, node], want, atol=1e-6)
 
 
 def test_min_new_tokens_withholds_eos_along_the_block():
     sampling = Sampling(temperature=1.0, min_new_tokens=3)
     history = History(jnp.asarray([[1, 2, 0, 0]]), jnp.asarray([2]), jnp.asarray([1]), jnp.asarray([[4, 6, -1, -1]]),
                       by_row(sampling, 1))
-    got = np.asarray(adjust(jnp.zeros((1, 4, V)), history, jnp.zeros((1, 3), jnp.int32), 0))[0]
+    got = np.asarray(adjust(jnp.zeros((1, 4, V)), history, chain_prefix(jnp.zeros((1, 3), jnp.int32), 0, 4)))[0]
     assert np.all(np.isinf(got[:2][:, [4, 6]])), "the second and third generated token may not be EOS"
     assert np.all(np.isfinite(got[2:])) and np.all(np.isfinite(got[:, [0, 1, 2, 3, 5, 7]]))
 

@@ -1,16 +1,22 @@
 """The dense cache: what it holds, and that a decode loop updates it in place."""
 
+import dataclasses
 import re
 
+import drafting
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from drafting import programs
 from flax import nnx
 from jax import lax
 
-from specjax import Attend, cache
-from specjax.models import Decoder, DecoderConfig, from_nnx
+import specjax
+from specjax import Attend, Params, Sampling, cache, draft
+from specjax._src import generate as generates
+from specjax._src.speculative import checked_request
+from specjax.models import Decoder, DecoderConfig, from_nnx, some_layers
 
 CAPACITY = 96
 
@@ -105,3 +111,24 @@ def test_no_cache_sized_copy_in_the_loop(batch, tokens, tree):
     text = loop_program(batch, tokens, tree)
     assert re.search(shape, text)
     assert not re.findall(rf"= {shape}\S* (?:copy|transpose|select)\(", text)
+
+
+@pytest.mark.parametrize(("name", "batch"), [
+    ("eagle", 1), ("eagle", 3), ("eagle2", 1), ("eagle2", 3), ("self", 1), ("self", 3)])
+def test_heads_and_layers_draft_in_place(name, batch):
+    """A whole generation: no copy of the target's cache in a loop, nor of the head's, which has other slots."""
+    config = dataclasses.replace(
+        drafting.CONFIG, vocab_size=64, hidden_size=32, num_heads=4, num_kv_heads=2, head_dim=16, intermediate_size=48)
+    model, params = drafting.target(config)
+    head, weights = drafting.head("eagle", config)
+    paths = draft.full_paths(2, 1, 1)
+    drafter = {"eagle": draft.eagle(head, paths), "eagle2": draft.eagle2(head, 7, 3, 3, drawn=2),
+               "self": draft.self_model(some_layers(config, 2), 3)}[name]
+    both, room = Params(params, None if name == "self" else weights), 500
+    request = checked_request(
+        specjax.speculative(model, drafter).rules, both, [[1, 2, 3]] * batch, None, max_new_tokens=64, capacity=room,
+        num_samples=1, sampling=Sampling(temperature=np.full(batch, 1.0)), key=jax.random.key(0))
+    rules = specjax.speculative(model, drafter).rules
+    text = generates.whole.lower(rules, 64, room, 1, both, request).compile().as_text()
+    own = [] if name == "self" else [(batch, 2, room + 256, 16)]
+    programs.assert_in_place(text, [(batch, 2, room + 32, 16), *own])

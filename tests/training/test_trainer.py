@@ -1,5 +1,6 @@
 """The trainer on a toy target: losses fall, a killed run goes on as if nothing had been, devices share the work."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -85,6 +86,13 @@ def test_another_run_in_the_same_folder_is_refused(target, answers, tmp_path):
         run("medusa", target, answers, tmp_path, steps=2)
     with pytest.raises(ValueError, match="target"):
         run("medusa", toys.toy_target(width=24), answers, tmp_path, steps=1)
+
+
+def test_a_loss_that_leaves_is_told(target, answers, tmp_path):
+    config = make_config("medusa", toys.tables("medusa", steps=9), "test")
+    config = dataclasses.replace(config, optimizer=OptimizerSettings(rate=1e30))
+    with pytest.raises(ValueError, match="the loss is nan at step .* a lower rate than 1e"):
+        train(config, target, answers, tmp_path, stage)
 
 
 MESH = """

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Context, Drafter, Feedback
 
@@ -26,8 +27,15 @@ def check_two(factory: str, first: Drafter, second: Drafter) -> None:
 
 
 def split_params(first: Drafter, second: Drafter, params: Any) -> Pair:
-    """Parameters of each: a pair if both have some, else those of the one that has."""
+    """Parameters of each: a pair if both have some, else those of the one that has.
+
+    Raises:
+      ValueError: if both have some and `params` is no pair.
+    """
     if first.needs_params and second.needs_params:
+        if not isinstance(params, (tuple, list)) or len(params) != 2:
+            raise ValueError(f"{first.name} and {second.name} both have parameters, so draft_params must be a pair "
+                             f"(those of {first.name}, those of {second.name}), got a {type(params).__name__}")
         return params[0], params[1]
     return (params, None) if first.needs_params else (None, params)
 
@@ -57,6 +65,13 @@ def init_both(first: Drafter, second: Drafter, params: Any, batch: int, capacity
     """Both states."""
     own = split_params(first, second, params)
     return first.init(own[0], batch, capacity), second.init(own[1], batch, capacity)
+
+
+def check_law(drafter: Drafter, tree: TokenTree, noise: Noise) -> None:
+    """Refuse drawn tokens without their law where the verifier needs it: they would pass for chosen ones."""
+    if not (noise.shared or drafter.one_hot) and tree.draft_logits is None:
+        raise ValueError(f"drafter {drafter.name} draws its tokens and gives no draft_logits: let it return them, "
+                         "declare it one_hot if its tokens are chosen, or use verify.match()")
 
 
 def laws(tree: TokenTree, vocab_size: int) -> Array:

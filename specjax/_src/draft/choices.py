@@ -32,7 +32,7 @@ def best_paths(accuracies: Any, num_nodes: int) -> tuple[Path, ...]:
     tree of a size is the greedy one (as Medusa builds its own from the accuracies of its heads).
 
     Args:
-      accuracies: float [D, R], how often the token of rank `r` at depth `d + 1` is the target's, each row falling.
+      accuracies: float [D, R], how often the token of rank `r` at depth `d + 1` is the target's.
       num_nodes: N, the root included.
 
     Returns:
@@ -42,19 +42,16 @@ def best_paths(accuracies: Any, num_nodes: int) -> tuple[Path, ...]:
       ValueError: if rates are no rates, or the tree has no room for so many nodes.
     """
     rates = np.asarray(accuracies, np.float64)
-    if rates.ndim != 2 or not np.all((rates >= 0) & (rates <= 1)):
+    if rates.ndim != 2 or not rates.size or not np.all((rates >= 0) & (rates <= 1)):
         raise ValueError(f"accuracies must be rates [depth, rank] in 0 .. 1, got shape {rates.shape}")
-    queue: list[tuple[float, Path]] = [(-float(rates[0, 0]), (0,))]
+    queue = [(-float(rate), (rank,)) for rank, rate in enumerate(rates[0])]
+    heapq.heapify(queue)
     chosen: list[Path] = []
     while queue and len(chosen) < num_nodes - 1:
         gain, path = heapq.heappop(queue)
         chosen.append(path)
-        depth, rank = len(path), path[-1]
-        if rank + 1 < rates.shape[1]:
-            before = gain / rates[depth - 1, rank] if rates[depth - 1, rank] else 0.0
-            heapq.heappush(queue, (before * float(rates[depth - 1, rank + 1]), (*path[:-1], rank + 1)))
-        if depth < rates.shape[0]:
-            heapq.heappush(queue, (gain * float(rates[depth, 0]), (*path, 0)))
+        for rank, rate in enumerate(rates[len(path)] if len(path) < len(rates) else ()):
+            heapq.heappush(queue, (gain * float(rate), (*path, rank)))
     if len(chosen) < num_nodes - 1:
         raise ValueError(f"accuracies of {rates.shape[0]} depths and {rates.shape[1]} ranks leave room for "
                          f"{len(chosen)} nodes below the root, num_nodes={num_nodes} asks for {num_nodes - 1}")
@@ -77,7 +74,7 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
       ValueError: if the rates are no rates, or the tree has no room for so many nodes.
     """
     rates = tuple(float(rate) for rate in accepted)
-    if not rates or min(rates) < 0 or sum(rates) > 1 + 1e-9:
+    if not rates or not all(rate >= 0 for rate in rates) or sum(rates) > 1 + 1e-9:
         raise ValueError(f"accepted must be rates that sum to 1 at most, got {rates}")
 
     @functools.cache
@@ -92,7 +89,8 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
         for last in range(1, nodes):
             rest = best(nodes - last, levels, children - 1)[0]
             below = best(last, levels - 1, len(rates))[0]
-            options.append((rest + rates[children - 1] * below, last))
+            if below > 0.0:  # a rate of 0 would turn what does not fit into no number
+                options.append((rest + rates[children - 1] * below, last))
         return max(options)
 
     if best(num_nodes, depth, len(rates))[0] == float("-inf"):

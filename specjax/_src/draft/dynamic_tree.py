@@ -55,13 +55,15 @@ class Candidates:
       parents: int32 [B, C], the candidate above, -1 for a child of the root.
       scores: float32 [B, C]; -inf for one that may not be taken.
       inner: int32 [B, I], candidates that were passed through the network; -1 first, for the root. I = 1 + passes * W.
-      logits: float32 [B, I, V], adjusted, behind each of them.
+      sane: bool [B, I], whether what the network said behind each of them can be used.
+      logits: float32 [B, I, V], adjusted.
     """
 
     tokens: Array
     parents: Array
     scores: Array
     inner: Array
+    sane: Array
     logits: Array
 
 
@@ -88,7 +90,9 @@ def grow_dynamic(
 
     def hybrid(candidates: Candidates) -> TokenTree:
         tree, index = _rerank(plan, count - plan.drawn, candidates, context)
-        return _add_drawn(plan, noise, tree, index, candidates, context)
+        tree = _add_drawn(plan, noise, tree, index, candidates, context)
+        # A greedy row beside sampled ones gets the tree that it would get alone.
+        return jax.tree.map(functools.partial(rows.select, settings.temperature > 0.0), tree, chosen(candidates))
 
     return jax.lax.cond(sampling.any_sampled(settings, context.live), hybrid, chosen, candidates), cache
 
@@ -122,11 +126,11 @@ def _expand(
         own = jnp.take_along_axis(flat[0], at, axis=1)
         # Candidate number of the first child of this level: those of the levels above stand before it.
         carry = (frontier, at // width, own, best, width + number * width**2 + at)
-        return carry, (*flat, ids, logits)
+        return carry, (*flat, ids, frontier.valid, logits)
 
     up = jnp.zeros((batch, width), jnp.int32)
     ids = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
-    carry, (*levels, inner, behind) = jax.lax.scan(
+    carry, (*levels, inner, usable, behind) = jax.lax.scan(
         descend, (frontier, up, tokens, scores, ids), jnp.arange(passes, dtype=jnp.int32))
 
     def line_up(head: Array, tail: Array) -> Array:
@@ -136,7 +140,8 @@ def _expand(
 
     tokens, parents, scores = (line_up(head, tail) for head, tail in zip(first, levels, strict=True))
     every = line_up(jnp.full((batch, 1), -1, jnp.int32), inner)
-    return Candidates(tokens, parents, scores, every, line_up(logits, behind)), carry[0].cache
+    usable = line_up(sane[:, None], usable)
+    return Candidates(tokens, parents, scores, every, usable, line_up(logits, behind)), carry[0].cache
 
 
 def _rerank(plan: Plan, count: int, candidates: Candidates, context: Context) -> tuple[TokenTree, Array]:
@@ -171,7 +176,7 @@ def _add_drawn(
     node = jnp.where(candidates.inner < 0, 0, jnp.take_along_axis(index, inner, axis=1))
     score = jnp.where(candidates.inner < 0, 0.0, jnp.take_along_axis(candidates.scores, inner, axis=1))
     depth = jnp.take_along_axis(tree.depths, jnp.maximum(node, 0), axis=1)
-    able = (node >= 0) & (depth < context.drafts[:, None])
+    able = candidates.sane & (node >= 0) & (depth < context.drafts[:, None])
     best, at = jax.lax.top_k(jnp.where(able, score, -jnp.inf), plan.drawn)  # known before any of them is drawn
     above, fertile = jnp.take_along_axis(node, at, axis=1), best > -jnp.inf
     logits = jax.vmap(lambda row, at: row[at])(candidates.logits, at)

@@ -50,6 +50,7 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
         def other(state: Any) -> tuple[TokenTree, Any]:
             # Where the first has a proposal the second drafts nothing: it would take its own tokens for committed ones.
             tree, state = second.propose(own[1], noise, state, both.limited(context, jnp.where(has, 0, most[1])))
+            both.check_law(second, tree, noise)
             return _refit(tree, shape, spelled), state
 
         def neither(state: Any) -> tuple[TokenTree, Any]:

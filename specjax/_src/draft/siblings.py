@@ -65,8 +65,10 @@ def pick(
     def drawn(logits: Array) -> tuple[Array, Array]:
         law = sampling.log_law(logits, settings, exactly=False)
         if noise.shared:
-            return _coupled(noise, logits, law, family.ranks, depth, most), law
-        return _DRAWN[kind](noise, logits, law, likeliest, family, depth)
+            tokens = _coupled(noise, logits, law, family.ranks, depth, most)
+        else:
+            tokens, law = _DRAWN[kind](noise, logits, law, likeliest, family, depth)
+        return jnp.where(settings.temperature[:, None, None] > 0.0, tokens, likeliest), law
 
     def chosen(logits: Array) -> tuple[Array, Array]:
         return likeliest, jnp.zeros_like(logits)  # nobody reads this law

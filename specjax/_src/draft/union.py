@@ -45,6 +45,7 @@ def _union(first: Drafter, second: Drafter) -> Drafter:
         # The first tree takes no numbers: it is chosen.
         chosen, state = first.propose(own[0], noise, states[0], both.limited(context, most[0]))
         tree, other = second.propose(own[1], noise, states[1], both.limited(context, most[1]))
+        both.check_law(second, tree, noise)
         return merge(chosen, tree, shape, None if one_hot or noise.shared else context.vocab_size), (state, other)
 
     def available(states: Pair, context: Context) -> Array:
