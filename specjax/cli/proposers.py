@@ -118,10 +118,10 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
     rates = draft.metadata.get("held_out", {}).get("ranks")  # as `specjax train` measured them
     if wanted.name == DrafterName.MEDUSA:
-        return specjax.draft.medusa(head, _static(MEDUSA_PATHS, k or min(5, head.num_heads), nodes, rates))
+        return specjax.draft.medusa(head, _static(MEDUSA_PATHS, k, head.num_heads, nodes, rates))
     if wanted.name == DrafterName.EAGLE:
         return specjax.draft.eagle(
-            head, _static(EAGLE_PATHS, k or 5, nodes, rates), siblings=wanted.siblings or "hybrid")
+            head, _static(EAGLE_PATHS, k, 5, nodes, rates), siblings=wanted.siblings or "hybrid")
     grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
     nodes = nodes or 32
     if k is not None and nodes == k + 1:
@@ -147,20 +147,25 @@ def _drawn(wanted: Wanted, nodes: int) -> int:
     return nodes // 4 if wanted.siblings == "hybrid" else 0
 
 
-def _static(published: tuple[Path, ...], depth: int, nodes: int | None, rates: Any) -> list[Path]:
+def _static(
+    published: tuple[Path, ...], k: int | None, usual: int, nodes: int | None, rates: Any
+) -> list[Path]:
     """A tree of so many nodes: the best one for measured rates [depth, rank] if the head came with them, else the first
-    of the published; None is the size of the published tree, or what there is of it.
+    of the published; by default as large as the published one, or what there is of it down to the `usual` depth.
 
     Raises:
       ValueError: if neither reaches so deep or has so many nodes.
     """
+    deepest = max(map(len, published)) if rates is None else len(rates)
+    depth = min(usual, deepest) if k is None else k
     paths = [path for path in published if len(path) <= depth]
+    if depth > deepest:
+        raise ValueError(f"the tree of this head has depth {deepest} at most, k={k} asks for more: take a smaller k")
     if rates is not None:
-        room = sum(len(rates[0]) ** level for level in range(1, min(depth, len(rates)) + 1))
+        room = sum(len(rates[0]) ** level for level in range(1, depth + 1))
         return list(best_paths(rates[:depth], nodes or 1 + min(len(published), room)))
-    deepest = max(map(len, published))
-    if depth > deepest or (nodes is not None and nodes - 1 > len(paths)):
-        raise ValueError(f"the published tree has depth {deepest} and {1 + len(paths)} nodes down to depth {depth}, "
-                         f"asked for are depth {depth} and {nodes} nodes: ask for less, or train the head with "
-                         "`specjax train`, which measures the rates that other trees are made from")
+    if nodes is not None and nodes - 1 > len(paths):
+        raise ValueError(f"the published tree has {1 + len(paths)} nodes down to depth {depth}, asked for are {nodes} "
+                         "nodes: ask for fewer, or train the head with `specjax train`, which measures the rates that "
+                         "other trees are made from")
     return paths if nodes is None else paths[: nodes - 1]

@@ -17,10 +17,10 @@ HEADS = {
 }
 
 
-def shape(name, k=None, nodes=None, siblings="", rates=None):
+def shape(name, k=None, nodes=None, siblings="", rates=None, heads=HEADS):
     family = "medusa" if name == Name.MEDUSA else "eagle"
     metadata = {} if rates is None else {"held_out": {"ranks": rates}}
-    loaded = LoadedHead(HEADS[family], {}, types.SimpleNamespace(family=family), metadata)
+    loaded = LoadedHead(heads[family], {}, types.SimpleNamespace(family=family), metadata)
     return make_drafter(Wanted(name, k, nodes, siblings), None, loaded)[0].shape
 
 
@@ -41,14 +41,14 @@ def test_measured_rates_make_the_tree():
 
 @pytest.mark.parametrize(("name", "k", "nodes", "words"), [
     (Name.MEDUSA, None, 200, "64 nodes .* 200 nodes"), (Name.EAGLE, None, 32, "26 nodes .* 32 nodes"),
-    (Name.EAGLE, 8, None, "depth 5 .* depth 8"), (Name.MEDUSA, 7, None, "depth 4 .* depth 7")])
+    (Name.EAGLE, 8, None, "depth 5 .* k=8"), (Name.MEDUSA, 7, None, "depth 4 .* k=7")])
 def test_no_smaller_tree_in_silence(name, k, nodes, words):
     with pytest.raises(ValueError, match=words):
         shape(name, k, nodes)
 
 
 @pytest.mark.parametrize(("name", "nodes", "siblings", "words"), [
-    (Name.MODEL, None, "hybrid", "ask for a tree with --num-nodes"), (Name.MODEL, 6, "hybrid", "chain of 5 tokens"),
+    (Name.MODEL, None, "hybrid", "ask for a tree with --num-nodes"), (Name.MODEL, 6, "hybrid", "a chain of 5, which"),
     (Name.MODEL, 12, "hybird", "knows no siblings that are hybird"), (Name.MEDUSA, None, "hybrid", "they are chosen"),
     (Name.EAGLE, None, "hybird", "knows no siblings"), (Name.NGRAM, 8, "", "proposes a chain")])
 def test_siblings_that_mean_nothing(name, nodes, siblings, words):
@@ -60,3 +60,9 @@ def test_nodes_reach_those_that_grow():
     wanted = {"num_speculative_tokens": 5, "num_nodes": 12}
     assert fitting(Name.MODEL, "hybrid", wanted) == fitting(Name.EAGLE, "", wanted) == wanted
     assert "num_nodes" not in fitting(Name.MODEL, "", wanted) and "num_nodes" not in fitting(Name.NGRAM, "", wanted)
+
+
+def test_more_heads_than_the_published_tree_is_deep():
+    five = {"medusa": HEADS["medusa"]._replace(num_heads=5)}
+    assert shape(Name.MEDUSA, heads=five).depth == 4
+    assert shape(Name.MEDUSA, rates=[[0.9, 0.1]] * 5, heads=five).depth == 5
