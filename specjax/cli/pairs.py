@@ -133,7 +133,7 @@ def bench_drafters(
         if name not in set(DrafterName) - {DrafterName.NONE}:
             raise ValueError(f"--drafters takes names of drafters with commas between them, {name!r} is none: they are "
                              f"{', '.join(one for one in DrafterName if one != DrafterName.NONE)}")
-        asked = Wanted(DrafterName(name), siblings=siblings, **proposers.fitting(DrafterName(name), wanted))
+        asked = Wanted(DrafterName(name), siblings=siblings, **proposers.fitting(DrafterName(name), siblings, wanted))
         drafter, params = proposers.make_drafter(asked, loaded, proposers.load_for(asked, target, loaded, None))
         entries.append(Entry(word.strip(), drafter, params))
     chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
