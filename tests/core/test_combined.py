@@ -203,9 +203,9 @@ def test_refusals(bad, error, words):
 
 
 @pytest.mark.parametrize(("drafter", "verifier", "words"), [
-    (DRAFTERS["tree"], verify.block(), r"block\(\) judges one path, but drafter model_tree .* verify.hybrid\(\)"),
+    (DRAFTERS["tree"], verify.block(), r"block\(\) judges one path, but drafter model_tree .* verify.traversal\(\)"),
     (APART, verify.specinfer(), r"but those of drafter model_tree are without_replacement"),
-    (APART, verify.hybrid(), r"are without_replacement: leave verifier out for verify.without_repl"),
+    (APART, verify.hybrid(), r"are without_replacement: leave verifier out for verify.traversal"),
     (DRAFTERS["dynamic"], verify.traversal(), r"topology of the tree when it is compiled, but drafter model_tree gr"),
     (draft.union(NGRAM, MODEL), verify.rejection(), r"judges one path, but drafter union of ngram and from_model"),
 ])
@@ -215,10 +215,9 @@ def test_verifiers_that_do_not_fit(drafter, verifier, words):
 
 
 def test_what_auto_takes():
-    wanted = {"tree": "hybrid", "chosen": "match", "dynamic": "hybrid",
-              "eagle-chain": "block", "medusa": "match", "self": "block", "fallback": "block",
-              "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid",
-              "independent": specjax.speculative(TARGET[0], APART).rules.verifier.name}
+    wanted = {"tree": "traversal", "eagle": "traversal", "independent": "specinfer", "chosen": "match",
+              "dynamic": "hybrid", "eagle-chain": "block", "medusa": "match", "self": "block", "fallback": "block",
+              "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid"}
     assert {name: specjax.speculative(TARGET[0], DRAFTERS[name]).rules.verifier.name for name in wanted} == wanted
     assert V > 5 and draft.union(NGRAM, MODEL) is draft.union(first=NGRAM, second=MODEL)
 
