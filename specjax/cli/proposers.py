@@ -18,6 +18,7 @@ FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.
 """Which kind of head each drafter reads."""
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
 WIDTH = 8  # nodes that a dynamic tree expands at each depth
+SELF_SHARE = 2 / 3  # of the target's layers, the first ones, draft for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,7 @@ def make_drafter(
         return specjax.draft.ngram(k or 5), None
     if wanted.name == DrafterName.SELF:
         dtype = target.params["embedding"].dtype
-        part = some_layers(target.config, max(1, 2 * target.config.num_layers // 3), dtype)
+        part = some_layers(target.config, max(1, round(SELF_SHARE * target.config.num_layers)), dtype)
         return specjax.draft.self_model(part, k or 5), None
     return None, None
 
@@ -144,7 +145,7 @@ def make_verifier(name: VerifierName) -> Verifier | None:
 def _drawn(wanted: Wanted, nodes: int) -> int:
     if wanted.siblings not in ("", "chosen", "hybrid"):
         raise ValueError(f"a tree that grows in each row has siblings that are chosen or hybrid, not {wanted.siblings}")
-    return nodes // 4 if wanted.siblings == "hybrid" else 0
+    return max(1, nodes // 4) if wanted.siblings == "hybrid" else 0
 
 
 def _static(

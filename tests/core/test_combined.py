@@ -222,9 +222,10 @@ def test_what_auto_takes():
     assert V > 5 and draft.union(NGRAM, MODEL) is draft.union(first=NGRAM, second=MODEL)
 
 
-def test_fallback_keeps_the_second_in_step_with_the_text():
+@pytest.mark.parametrize("combine", [draft.fallback, draft.union])
+def test_the_second_stays_in_step_with_the_text(combine):
     """A draft model that was asked beside a look-up must not take its own tokens for those that were kept."""
-    drafter = draft.fallback(NGRAM, MODEL)
+    drafter = combine(NGRAM, MODEL)
     decoder, both = specjax.speculative(TARGET[0], drafter), Params(TARGET[1], BAD[1])
     state = decoder.init(both, PROMPTS, max_new_tokens=BUDGET)
     step, read = jax.jit(decoder.step), 0
