@@ -127,7 +127,7 @@ def bench_drafters(
       ValueError: for a name that is none, or a drafter whose weights are missing.
     """
     loaded = specjax.load(target)
-    entries = []
+    entries: list[Entry] = []
     for word in text.split(","):
         word, _, draft = word.strip().partition("=")
         name, _, siblings = word.partition(":")

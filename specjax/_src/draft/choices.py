@@ -45,7 +45,7 @@ def best_paths(accuracies: Any, num_nodes: int) -> tuple[Path, ...]:
     rates, num_nodes = np.asarray(accuracies, np.float64), checks.whole("num_nodes", num_nodes, 2)
     if rates.ndim != 2 or not rates.size or not np.all((rates >= 0) & (rates <= 1)):
         raise ValueError(f"accuracies must be rates [depth, rank] in 0 .. 1, got shape {rates.shape}")
-    queue = [(-float(rate), (rank,)) for rank, rate in enumerate(rates[0])]
+    queue: list[tuple[float, Path]] = [(-float(rate), (rank,)) for rank, rate in enumerate(rates[0])]
     heapq.heapify(queue)
     chosen: list[Path] = []
     while queue and len(chosen) < num_nodes - 1:
