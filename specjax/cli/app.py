@@ -158,7 +158,7 @@ def bench(
     drafters: Annotated[
         str | None,
         typer.Option(help="Compare these drafters instead, such as medusa,eagle2,eagle3; NAME:SIBLINGS asks for a kind "
-                     "of siblings (eagle:chosen)."),
+                     "of siblings (eagle:chosen), NAME=FOLDER for other weights than those made for the target."),
     ] = None,
     temperatures: Annotated[str, typer.Option(help="With --drafters: one or more, such as 0,1.")] = "0,1",
     num_nodes: NumNodes = None,
@@ -177,12 +177,19 @@ def bench(
         max_new_tokens=max_new_tokens, loop_tokens=loop_tokens, repeats=repeats, text_repeats=text_repeats,
         peer="" if peer is None else peer.value)
     if drafters is not None:
-        k = None if num_speculative_tokens is None else settings.depths[-1]
+        alone = {"--draft": draft, "--random": random, "--layers": layers, "--peer": peer, "--temperature": temperature,
+                 "--loop-tokens": loop_tokens, "-k with several numbers": len(settings.depths) > 1}
+        if given := [name for name, value in alone.items() if value]:
+            raise ValueError(f"{', '.join(given)} means nothing beside --drafters: leave it out (weights are named by "
+                             "NAME=FOLDER, temperatures by --temperatures)")
+        k = None if num_speculative_tokens is None else settings.depths[0]
         measured, entries = pairs.bench_drafters(
             target, drafters, {"num_speculative_tokens": k, "num_nodes": num_nodes}, prompts, chat=chat,
             per_category=per_category, limit=limit)
         bench_drafters(measured, entries, pairs.parse_temperatures(temperatures), settings, command=command, out=json)
         return
+    if num_nodes is not None:
+        raise ValueError("--num-nodes goes with --drafters only: the other benchmark is of chains")
     if random is not None:
         texts = {"--prompts": prompts, "--chat": chat, "--per-category": per_category, "--limit": limit,
                  "--text-repeats": text_repeats, "--target": target != "tiny-python", "--draft": draft,

@@ -65,7 +65,8 @@ Draft = Annotated[
 DrafterOption = Annotated[
     DrafterName,
     typer.Option(help="Who proposes: a draft model, look-up in the text so far, heads on the target's features "
-                      "(medusa, eagle, eagle2, eagle3), the target's own first layers (self), or nobody (none)."),
+                      "(medusa, eagle, eagle2, eagle3), the first two thirds of the target's own layers (self), or "
+                      "nobody (none)."),
 ]
 VerifierOption = Annotated[VerifierName, typer.Option(help="Which rule keeps the proposals; all of them are exact.")]
 NumNodes = Annotated[

@@ -121,7 +121,7 @@ def bench_drafters(
     target: str, text: str, wanted: dict[str, Any], path: pathlib.Path | None, *, chat: bool, per_category: int | None,
     limit: int | None,
 ) -> tuple[Target, list[Entry]]:
-    """A target with prompts, and the drafters named in `text` (`"ngram,eagle:chosen"`) with their weights.
+    """A target with prompts, and the drafters named in `text` (`"ngram,eagle:chosen,eagle3=FOLDER"`) with weights.
 
     Raises:
       ValueError: for a name that is none, or a drafter whose weights are missing.
@@ -129,13 +129,17 @@ def bench_drafters(
     loaded = specjax.load(target)
     entries = []
     for word in text.split(","):
-        name, _, siblings = word.strip().partition(":")
+        word, _, draft = word.strip().partition("=")
+        name, _, siblings = word.partition(":")
         if name not in set(DrafterName) - {DrafterName.NONE}:
             raise ValueError(f"--drafters takes names of drafters with commas between them, {name!r} is none: they are "
                              f"{', '.join(one for one in DrafterName if one != DrafterName.NONE)}")
-        asked = Wanted(DrafterName(name), siblings=siblings, **proposers.fitting(DrafterName(name), wanted))
-        drafter, params = proposers.make_drafter(asked, loaded, proposers.load_for(asked, target, loaded, None))
-        entries.append(Entry(word.strip(), drafter, params))
+        asked = Wanted(DrafterName(name), siblings=siblings, **proposers.fitting(DrafterName(name), siblings, wanted))
+        weights = proposers.load_for(asked, target, loaded, draft or None)
+        drafter, params = proposers.make_drafter(asked, loaded, weights)
+        if word in [entry.name for entry in entries]:
+            raise ValueError(f"--drafters names {word} twice: leave one of them out")
+        entries.append(Entry(word, drafter, params))
     chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
     ids = [prompt_ids(loaded, prompt.text, chat) for prompt in chosen]
     return Target(target, loaded.model, loaded.params, ids, loaded.eos_ids), entries

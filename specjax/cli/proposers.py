@@ -10,7 +10,7 @@ from specjax._src.draft.choices import EAGLE_PATHS, MEDUSA_PATHS, best_paths
 from specjax._src.tree import Path
 from specjax._src.types import Drafter, Verifier
 from specjax.checkpoints import LoadedHead, LoadedModel, check_same_tokenizer, embedded_names
-from specjax.cli.options import DrafterName, VerifierName
+from specjax.cli.options import DrafterName, SiblingsName, VerifierName
 from specjax.models import some_layers
 
 FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.EAGLE2: "eagle",
@@ -18,6 +18,7 @@ FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.
 """Which kind of head each drafter reads."""
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
 WIDTH = 8  # nodes that a dynamic tree expands at each depth
+SELF_SHARE = 2 / 3  # of the target's layers, the first ones, draft for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,18 @@ class Wanted:
         trees = (*FAMILY, DrafterName.MODEL)
         if self.name not in trees and (self.num_nodes is not None or self.siblings):
             raise ValueError(f"--drafter {self.name} proposes a chain: leave --num-nodes and the kind of siblings out")
+        kinds = ("chosen",) if self.name == DrafterName.MEDUSA else tuple(SiblingsName)
+        if self.siblings and self.siblings not in kinds:
+            raise ValueError(f"--drafter {self.name} knows no siblings that are {self.siblings}: "
+                             f"they are {', '.join(kinds)}")
+        if self.name == DrafterName.MODEL and self.siblings and self.num_nodes in (None, 1 + self.length):
+            raise ValueError(f"--drafter model proposes a chain of {self.length}, which has no siblings that are "
+                             f"{self.siblings}: ask for a tree with --num-nodes, or leave the kind out")
+
+    @property
+    def length(self) -> int:
+        """k of a chain."""
+        return self.num_speculative_tokens or 5
 
 
 def load_for(
@@ -96,7 +109,7 @@ def make_drafter(
         return specjax.draft.ngram(k or 5), None
     if wanted.name == DrafterName.SELF:
         dtype = target.params["embedding"].dtype
-        part = some_layers(target.config, max(1, 2 * target.config.num_layers // 3), dtype)
+        part = some_layers(target.config, max(1, round(SELF_SHARE * target.config.num_layers)), dtype)
         return specjax.draft.self_model(part, k or 5), None
     return None, None
 
@@ -106,10 +119,10 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
     rates = draft.metadata.get("held_out", {}).get("ranks")  # as `specjax train` measured them
     if wanted.name == DrafterName.MEDUSA:
-        return specjax.draft.medusa(head, _static(MEDUSA_PATHS, min(k or 9, head.num_heads), nodes or 64, rates))
+        return specjax.draft.medusa(head, _static(MEDUSA_PATHS, k, head.num_heads, nodes, rates))
     if wanted.name == DrafterName.EAGLE:
         return specjax.draft.eagle(
-            head, _static(EAGLE_PATHS, k or 5, nodes or 26, rates), siblings=wanted.siblings or "hybrid")
+            head, _static(EAGLE_PATHS, k, 5, nodes, rates), siblings=wanted.siblings or "hybrid")
     grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
     nodes = nodes or 32
     if k is not None and nodes == k + 1:
@@ -117,9 +130,11 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     return grow(head, nodes, k or 6, WIDTH, drawn=_drawn(wanted, nodes))
 
 
-def fitting(name: DrafterName, wanted: dict[str, Any]) -> dict[str, Any]:
-    """What of `wanted` (k and nodes) means something to a drafter: a look-up has no nodes."""
-    return {key: value for key, value in wanted.items() if key != "num_nodes" or name in FAMILY}
+def fitting(name: DrafterName, siblings: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What of `wanted` (k and nodes) means something to a drafter: a look-up has no nodes, and a draft model drafts a
+    chain unless a kind of siblings is named."""
+    grows = name in FAMILY or (name == DrafterName.MODEL and bool(siblings))
+    return {key: value for key, value in wanted.items() if key != "num_nodes" or grows}
 
 
 def make_verifier(name: VerifierName) -> Verifier | None:
@@ -130,12 +145,28 @@ def make_verifier(name: VerifierName) -> Verifier | None:
 def _drawn(wanted: Wanted, nodes: int) -> int:
     if wanted.siblings not in ("", "chosen", "hybrid"):
         raise ValueError(f"a tree that grows in each row has siblings that are chosen or hybrid, not {wanted.siblings}")
-    return nodes // 4 if wanted.siblings == "hybrid" else 0
+    return max(1, nodes // 4) if wanted.siblings == "hybrid" else 0
 
 
-def _static(published: tuple[Path, ...], depth: int, nodes: int, rates: Any) -> list[Path]:
+def _static(
+    published: tuple[Path, ...], k: int | None, usual: int, nodes: int | None, rates: Any
+) -> list[Path]:
     """A tree of so many nodes: the best one for measured rates [depth, rank] if the head came with them, else the first
-    of the published."""
+    of the published; by default as large as the published one, or what there is of it down to the `usual` depth.
+
+    Raises:
+      ValueError: if neither reaches so deep or has so many nodes.
+    """
+    deepest = max(map(len, published)) if rates is None else len(rates)
+    depth = min(usual, deepest) if k is None else k
+    paths = [path for path in published if len(path) <= depth]
+    if depth > deepest:
+        raise ValueError(f"the tree of this head has depth {deepest} at most, k={k} asks for more: take a smaller k")
     if rates is not None:
-        return list(best_paths(rates[:depth], nodes))
-    return [path for path in published if len(path) <= depth][: nodes - 1]
+        room = sum(len(rates[0]) ** level for level in range(1, depth + 1))
+        return list(best_paths(rates[:depth], nodes or 1 + min(len(published), room)))
+    if nodes is not None and nodes - 1 > len(paths):
+        raise ValueError(f"the published tree has {1 + len(paths)} nodes down to depth {depth}, asked for are {nodes} "
+                         "nodes: ask for fewer, or train the head with `specjax train`, which measures the rates that "
+                         "other trees are made from")
+    return paths if nodes is None else paths[: nodes - 1]

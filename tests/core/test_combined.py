@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scenarios import (
     BAD,
+    BUDGET,
     DRAFTERS,
     GOOD,
     HEAD,
@@ -219,3 +220,20 @@ def test_what_auto_takes():
               "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid"}
     assert {name: specjax.speculative(TARGET[0], DRAFTERS[name]).rules.verifier.name for name in wanted} == wanted
     assert V > 5 and draft.union(NGRAM, MODEL) is draft.union(first=NGRAM, second=MODEL)
+
+
+@pytest.mark.parametrize("combine", [draft.fallback, draft.union])
+def test_the_second_stays_in_step_with_the_text(combine):
+    """A draft model that was asked beside a look-up must not take its own tokens for those that were kept."""
+    drafter = combine(NGRAM, MODEL)
+    decoder, both = specjax.speculative(TARGET[0], drafter), Params(TARGET[1], BAD[1])
+    state = decoder.init(both, PROMPTS, max_new_tokens=BUDGET)
+    step, read = jax.jit(decoder.step), 0
+    for _ in range(5):
+        state, _ = step(both, state)
+        second = state.draft[1]
+        good = np.arange(state.tokens.shape[1]) < np.asarray(second.length)[:, None]
+        held = np.asarray(second.cache)[:, : good.shape[1]]
+        np.testing.assert_array_equal(np.where(good, held, 0), np.where(good, state.tokens, 0))
+        read += good.sum()
+    assert read > 0

@@ -48,10 +48,11 @@ def eagle(
       siblings: how the children of a node come about: "hybrid", "without_replacement", "independent" or "chosen".
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: for paths that make no tree, or an unknown kind; at the first request, if the target lacks the
         features.
     """
-    return _eagle("eagle", head, static_growth("eagle", tree, siblings))
+    return _eagle("eagle", _checked("eagle", head), static_growth("eagle", tree, siblings))
 
 
 def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int = 0) -> Drafter:
@@ -67,9 +68,10 @@ def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10
         inner nodes, for `verify.hybrid()` (arXiv:2502.18779).
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: if the sizes do not go together; at the first request, if the target lacks the features.
     """
-    return _eagle("eagle2", head, dynamic_growth("eagle2", num_nodes, depth, width, drawn))
+    return _eagle("eagle2", _checked("eagle2", head), dynamic_growth("eagle2", num_nodes, depth, width, drawn))
 
 
 def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int = 0) -> Drafter:
@@ -77,7 +79,14 @@ def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10
 
     Arguments and errors as in `eagle2`. For a chain of an EAGLE-3 head use `eagle(head, num_speculative_tokens)`.
     """
-    return _eagle("eagle3", head, dynamic_growth("eagle3", num_nodes, depth, width, drawn))
+    return _eagle("eagle3", _checked("eagle3", head), dynamic_growth("eagle3", num_nodes, depth, width, drawn))
+
+
+def _checked(factory: str, head: Any) -> DraftHead:
+    if not isinstance(head, DraftHead):
+        raise TypeError(f"{factory} needs a specjax.DraftHead, got a {type(head).__name__}: pass the `head` of "
+                        "specjax.load_head (and its `params` as draft_params)")
+    return head
 
 
 @functools.cache

@@ -48,7 +48,8 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
         chosen = _refit(chosen, shape, spelled)
 
         def other(state: Any) -> tuple[TokenTree, Any]:
-            tree, state = second.propose(own[1], noise, state, both.limited(context, most[1]))
+            # Where the first has a proposal the second drafts nothing: it would take its own tokens for committed ones.
+            tree, state = second.propose(own[1], noise, state, both.limited(context, jnp.where(has, 0, most[1])))
             both.check_law(second, tree, noise)
             return _refit(tree, shape, spelled), state
 

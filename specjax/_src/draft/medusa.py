@@ -33,9 +33,13 @@ def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATH
         or a number of tokens for a chain. `best_paths` makes one from measured accuracies.
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: for paths that make no tree, or that are deeper than there are heads; at the first request, if the
         target lacks the feature.
     """
+    if not isinstance(heads, MedusaHeads):
+        raise TypeError(f"medusa needs specjax.MedusaHeads, got a {type(heads).__name__}: pass the `head` of "
+                        "specjax.load_head (and its `params` as draft_params)")
     if tree is MEDUSA_PATHS:
         tree = [path for path in MEDUSA_PATHS if len(path) <= heads.num_heads]
     shape = static_growth("medusa", tree, "chosen").shape

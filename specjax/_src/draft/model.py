@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -25,10 +26,12 @@ class ModelState:
     Attributes:
       cache: of the draft model.
       length: int32 [B], leading cache entries that hold committed tokens; may lag behind the target's.
+      rolled: int32 [B, k], what the latest roll-out read behind the root: another drafter's tokens may be kept instead.
     """
 
     cache: Any
     length: Array
+    rolled: Array
 
 
 def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
@@ -39,10 +42,19 @@ def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     remembers refused tokens and will be accepted less.
 
     Raises:
+      TypeError: if `model` is none.
       ValueError: if `num_speculative_tokens < 1`; when traced, if the vocabularies differ.
     """
     num_speculative_tokens = checked_depth("from_model", num_speculative_tokens)
-    return _from_model(model, num_speculative_tokens)
+    return _from_model(checked_model("from_model", model), num_speculative_tokens)
+
+
+def checked_model(factory: str, model: Any) -> Model:
+    """`model`, if it is one."""
+    if not isinstance(model, Model):
+        raise TypeError(f"{factory} needs a specjax.Model, got a {type(model).__name__}: pass the `model` of "
+                        "specjax.load (and its `params` as draft_params)")
+    return model
 
 
 @functools.cache  # here, so that it does not matter which arguments were named
@@ -50,11 +62,14 @@ def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
     def init(params: Any, batch: int, capacity: int) -> ModelState:
         del params
         slack = max(num_speculative_tokens + 1, CATCH_UP)
-        return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32))
+        return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32),
+                          jnp.zeros((batch, num_speculative_tokens), jnp.int32))
 
     def propose(params: Any, noise: Noise, state: ModelState, context: Context) -> tuple[tree.TokenTree, ModelState]:
         state = catch_up(model, params, state, context)
-        tree, last, state = roll_out("from_model", model, num_speculative_tokens, params, noise, state, context)
+        tree, last, cache = roll_out("from_model", model, num_speculative_tokens, params, noise, state.cache, context)
+        more = state.rolled.shape[1] - num_speculative_tokens  # of a wider rung
+        state = ModelState(cache, state.length, jnp.pad(tree.drafted, ((0, 0), (0, more))))
         return tree, _finish(model, num_speculative_tokens, params, last, state, context)
 
     def advance(params: Any, state: ModelState, feedback: Feedback) -> ModelState:
@@ -62,7 +77,10 @@ def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
         # read (a prompt, rounds without drafting) are read when it next proposes.
         del params
         committed = feedback.base + jnp.sum(feedback.valid, axis=1, dtype=jnp.int32)
-        return ModelState(state.cache, jnp.minimum(state.length, committed))
+        width = min(state.rolled.shape[1], feedback.tokens.shape[1] - 1)
+        own = feedback.tokens[:, 1 : 1 + width] == state.rolled[:, :width]
+        read = feedback.base + 1 + jnp.sum(jnp.cumprod(own, axis=1, dtype=jnp.int32), axis=1)
+        return replace(state, length=jnp.minimum(state.length, jnp.minimum(committed, read)))
 
     return Drafter("from_model", tree.chain_shape(num_speculative_tokens), frozenset(), False, init, propose, advance,
                    None, functools.partial(from_model, model), True)
@@ -86,15 +104,15 @@ def catch_up(model: Model, params: Any, state: ModelState, context: Context, lea
         tokens = rows.window(context.tokens, state.length, CATCH_UP)
         valid = jnp.arange(CATCH_UP) < (goal - state.length)[:, None]
         _, cache = feed(model, params, state.cache, tokens, state.length, valid)
-        return ModelState(cache, state.length + jnp.sum(valid, axis=1, dtype=jnp.int32))
+        return replace(state, cache=cache, length=state.length + jnp.sum(valid, axis=1, dtype=jnp.int32))
 
     return jax.lax.while_loop(lags, read, state)
 
 
 def roll_out(
-    name: str, model: Model, num_tokens: int, params: Any, noise: Noise, state: ModelState, context: Context
-) -> tuple[tree.TokenTree, Array, ModelState]:
-    """A chain, its last token [B], which the model has not read, and the state with the cache of all before it."""
+    name: str, model: Model, num_tokens: int, params: Any, noise: Noise, cache: Any, context: Context
+) -> tuple[tree.TokenTree, Array, Any]:
+    """A chain, its last token [B], which the model has not read, and the cache with all before it."""
     base, batch = context.length - 1, context.length.shape[0]
 
     def step(carry: tuple, index: Array) -> tuple[tuple, tuple[Array | None, Array]]:
@@ -110,12 +128,12 @@ def roll_out(
         state_of_rule = constraints.advance(context.rule, state_of_rule, token)
         return (token, cache, drafted.at[:, index].set(token), state_of_rule), (law, sane)
 
-    carry = (root(context), state.cache, jnp.zeros((batch, num_tokens), jnp.int32), context.rule_state)
+    carry = (root(context), cache, jnp.zeros((batch, num_tokens), jnp.int32), context.rule_state)
     (last, cache, drafted, _), (laws, sane) = jax.lax.scan(step, carry, jnp.arange(num_tokens))
     # A draft with broken logits drafts nothing from there on; this is known before the draw, so it biases nothing.
     drafts = jnp.minimum(context.drafts, jnp.sum(jnp.cumprod(sane, axis=0, dtype=jnp.int32), axis=0))
     laws = None if laws is None else jnp.moveaxis(laws, 0, 1)
-    return tree.chain(root(context), drafted, drafts, context.live, laws), last, ModelState(cache, state.length)
+    return tree.chain(root(context), drafted, drafts, context.live, laws), last, cache
 
 
 def _finish(
@@ -127,7 +145,7 @@ def _finish(
     read = context.live & (num_tokens <= context.drafts)
     _, cache = feed(model, params, state.cache, last[:, None], base + num_tokens, read[:, None])
     length = jnp.where(context.live, base + 1 + jnp.minimum(num_tokens, context.drafts), state.length)
-    return ModelState(cache, length)
+    return replace(state, cache=cache, length=length)
 
 
 def _choose(noise: Noise, index: Array, logits: Array, context: Context) -> tuple[Array, Array | None]:

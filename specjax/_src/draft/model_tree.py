@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from specjax._src import rows
 from specjax._src.draft.grow import Start, Stepper
 from specjax._src.draft.growth import Growth, dynamic_growth, static_growth
-from specjax._src.draft.model import CATCH_UP, ModelState, catch_up
+from specjax._src.draft.model import CATCH_UP, ModelState, catch_up, checked_model
 from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Attend, Cache, Context, Drafter, Feedback, Model
@@ -30,9 +31,10 @@ def model_tree(model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "
         (see `specjax.draft`).
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: for paths that make no tree; when traced, if the vocabularies differ.
     """
-    return _model_tree(model, static_growth("model_tree", tree, siblings))
+    return _model_tree(checked_model("model_tree", model), static_growth("model_tree", tree, siblings))
 
 
 def dynamic_model_tree(model: Model, num_nodes: int, depth: int, width: int, *, drawn: int = 0) -> Drafter:
@@ -46,9 +48,11 @@ def dynamic_model_tree(model: Model, num_nodes: int, depth: int, width: int, *, 
       drawn: nodes that are drawn when a row samples; 0 for a tree that is chosen whole.
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: if the sizes do not go together; when traced, if the vocabularies differ.
     """
-    return _model_tree(model, dynamic_growth("dynamic_model_tree", num_nodes, depth, width, drawn))
+    growth = dynamic_growth("dynamic_model_tree", num_nodes, depth, width, drawn)
+    return _model_tree(checked_model("dynamic_model_tree", model), growth)
 
 
 @functools.cache
@@ -58,7 +62,8 @@ def _model_tree(model: Model, growth: Growth) -> Drafter:
     def init(params: Any, batch: int, capacity: int) -> ModelState:
         del params
         slack = max(fresh + growth.slots, CATCH_UP)
-        return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32))
+        nothing = jnp.zeros((batch, 0), jnp.int32)  # what is kept is read again, whoever proposed it
+        return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32), nothing)
 
     def step(params: Any, cache: Cache, tokens: Array, hidden: Array, attend: Attend) -> tuple[Array, Array, Cache]:
         out = model.apply(params, tokens, cache, attend)
@@ -77,12 +82,12 @@ def _model_tree(model: Model, growth: Growth) -> Drafter:
         read = state.length + num
         logits = rows.take(out.logits, jnp.maximum(num - 1, 0))
         tree, cache = growth(stepper, params, noise, Start(logits, jnp.zeros((*num.shape, 0)), cache, read), context)
-        return tree, ModelState(cache, read)
+        return tree, ModelState(cache, read, state.rolled)
 
     def advance(params: Any, state: ModelState, feedback: Feedback) -> ModelState:
         del params
         committed = feedback.base + jnp.sum(feedback.valid, axis=1, dtype=jnp.int32)
-        return ModelState(state.cache, jnp.minimum(state.length, committed))
+        return replace(state, length=jnp.minimum(state.length, committed))
 
     return Drafter(
         "model_tree", growth.shape, frozenset(), growth.siblings == "chosen", init, propose, advance,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax.numpy as jnp
-
-from specjax._src.draft.model import ModelState, roll_out
+from specjax._src.draft.model import checked_model, roll_out
 from specjax._src.draft.null import checked_depth
 from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree, chain_shape
@@ -28,9 +26,10 @@ def self_model(part: Model, num_speculative_tokens: int) -> Drafter:
       num_speculative_tokens: k.
 
     Raises:
+      TypeError: if the network is of another kind.
       ValueError: if `num_speculative_tokens < 1`; when traced, if the vocabularies differ.
     """
-    return _self_model(part, checked_depth("self_model", num_speculative_tokens))
+    return _self_model(checked_model("self_model", part), checked_depth("self_model", num_speculative_tokens))
 
 
 @functools.cache
@@ -40,10 +39,8 @@ def _self_model(part: Model, num_speculative_tokens: int) -> Drafter:
         return ()
 
     def propose(params: Any, noise: Noise, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()], Cache]:
-        base = jnp.maximum(context.length - 1, 0)
-        tree, _, rolled = roll_out("self_model", part, num_speculative_tokens, params, noise,
-                                   ModelState(context.cache, base), context)
-        return tree, state, rolled.cache
+        tree, _, cache = roll_out("self_model", part, num_speculative_tokens, params, noise, context.cache, context)
+        return tree, state, cache
 
     def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
         del params, feedback
