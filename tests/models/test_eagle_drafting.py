@@ -181,7 +181,7 @@ def test_a_right_head_is_accepted():
     single, _ = single_layer(config)
     rates = []
     for halves in ((eye, zero), (zero, eye)):
-        weights = {**own, "embedding": embedding, "fc": jnp.concatenate(halves),
+        weights = {**own, "embedding": embedding, "head": params["head"], "fc": jnp.concatenate(halves),
                    **({"fc_bias": jnp.zeros(config.hidden_size)} if "fc_bias" in own else {})}
         out = specjax.generate(model, params, [prompt * 4 for prompt in PROMPTS[1:4]], draft_params=weights,
                                drafter=draft.eagle(single, DEPTH), max_new_tokens=24)
