@@ -1,6 +1,7 @@
 """The first stage of the embedded pair: losses fall, the clock-free run resumes exactly."""
 
 import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import pytest
 import toys
 from flax import nnx
 
-from specjax.models import Decoder, from_nnx
-from specjax.training import corpus, runs
+from specjax.checkpoints import check_same_tokenizer, load
+from specjax.models import Decoder, DecoderConfig, from_nnx
+from specjax.training import corpus, runs, tiny_python
 from specjax.training.evaluate import cut_at_dedent
 from specjax.training.optimizers import OptimizerSettings, optimizer
 from specjax.training.pretrain import PretrainSettings, pretrain
@@ -56,6 +58,33 @@ def test_pretraining_learns_and_resumes_exactly(tmp_path, documents, monkeypatch
     monkeypatch.setattr(runs.RunFolder, "log", original)
     resumed = run(tmp_path / "cut", 24, documents)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), whole, resumed))
+
+
+def module(number):
+    """A toy module of twelve functions that stand in no other."""
+    return corpus.Module(f"m{number}.py", "\n\n\n".join(
+        f"def read_{number}_{i}(path, size={i}):\n    return path[:size]" for i in range(12)))
+
+
+def test_the_pair_is_made_and_loads(tmp_path, monkeypatch):
+    """The whole command on a corpus of toy modules and with toy models."""
+    modules = [module(i) for i in range(700)]
+    config = DecoderConfig.from_dict(toys.toy_config(8, layers=1).to_dict() | {"vocab_size": 300})
+    monkeypatch.setattr(corpus, "standard_library", lambda: modules)
+    monkeypatch.setattr(tiny_python, "VOCAB_SIZE", 300)
+    monkeypatch.setattr(tiny_python, "CONFIGS", {"target": config, "draft": config})
+    monkeypatch.setattr(sys, "argv", [
+        "tiny_python", "--out", str(tmp_path), "--steps", "1", "--batch", "1", "--chunks", "1", "--refine-steps", "1"])
+    programs = jax.config.jax_compilation_cache_dir
+    try:
+        tiny_python.main()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", programs)
+    target, first, draft = (load(tmp_path / name) for name in ("tiny-python", "first-draft", "refine/draft"))
+    check_same_tokenizer(target, draft)
+    assert target.eos_ids == draft.eos_ids == (0,)
+    moved = jax.tree.map(lambda a, b: bool(jnp.any(a != b)), first.params, draft.params)
+    assert all(jax.tree.leaves(moved))
 
 
 def test_cutting_at_the_dedent():
