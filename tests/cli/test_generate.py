@@ -8,6 +8,7 @@ import specjax
 from specjax.cli import writing
 from specjax.cli.app import DrafterName, VerifierName, app
 from specjax.cli.pairs import load_pair, make_job, prompt_ids
+from specjax.cli.proposers import Wanted
 
 run = CliRunner().invoke
 END = "<|endoftext|>"
@@ -57,9 +58,9 @@ def test_every_option_runs(checkpoints, options):
 
 def test_the_streamed_text_is_that_of_generate(checkpoints):
     result = run(app, ["generate", "def f(x):", *SHORT])
-    pair = load_pair("tiny-python", None, DrafterName.MODEL)
-    job = make_job(pair, "def f(x):", drafter=DrafterName.MODEL, verifier=VerifierName.AUTO, num_speculative_tokens=2,
-                   max_new_tokens=12, seed=0)
+    wanted = Wanted(DrafterName.MODEL, num_speculative_tokens=2)
+    pair = load_pair("tiny-python", None, wanted)
+    job = make_job(pair, "def f(x):", wanted, verifier=VerifierName.AUTO, max_new_tokens=12, seed=0)
     whole = specjax.generate(**job.arguments)
     text = writing.TextStream(pair.target.tokenizer, job.prompt).push(
         np.asarray(whole.tokens)[0, : int(whole.lengths[0])])

@@ -13,6 +13,7 @@ from specjax.benchmarks.settings import Settings
 from specjax.cli.app import app
 from specjax.cli.options import DrafterName
 from specjax.cli.pairs import bench_subject, load_pair
+from specjax.cli.proposers import Wanted
 
 WORDS = 80  # of the tokenizer; the models have 96 rows
 PROMPTS = [("code", "3 1 4 1 5"), ("code", "9 2 6"), ("chat", "5 3 5 8 9 7 9")]
@@ -44,7 +45,7 @@ def folder(make, torch, tmp_path_factory):
 
 @pytest.fixture
 def subject(folder):
-    pair = load_pair(str(folder / "target"), str(folder / "draft"), DrafterName.MODEL)
+    pair = load_pair(str(folder / "target"), str(folder / "draft"), Wanted(DrafterName.MODEL))
     return bench_subject(pair, folder / "prompts.jsonl")
 
 

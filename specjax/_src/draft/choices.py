@@ -42,7 +42,7 @@ def best_paths(accuracies: Any, num_nodes: int) -> tuple[Path, ...]:
     Raises:
       ValueError: if rates are no rates, or the tree has no room for so many nodes.
     """
-    rates, num_nodes = np.asarray(accuracies, np.float64), checks.whole("num_nodes", num_nodes, 2)
+    rates, num_nodes = np.asarray(accuracies, np.float64), checks.whole("num_nodes", num_nodes, 1)
     if rates.ndim != 2 or not rates.size or not np.all((rates >= 0) & (rates <= 1)):
         raise ValueError(f"accuracies must be rates [depth, rank] in 0 .. 1, got shape {rates.shape}")
     queue: list[tuple[float, Path]] = [(-float(rate), (rank,)) for rank, rate in enumerate(rates[0])]
@@ -74,7 +74,7 @@ def sequoia_paths(accepted: Sequence[float], num_nodes: int, depth: int) -> tupl
     Raises:
       ValueError: if the rates are no rates, or the tree has no room for so many nodes.
     """
-    num_nodes, depth = checks.whole("num_nodes", num_nodes, 2), checks.whole("depth", depth, 1)
+    num_nodes, depth = checks.whole("num_nodes", num_nodes, 1), checks.whole("depth", depth, 1)
     rates = tuple(float(rate) for rate in accepted)
     if not rates or not all(rate >= 0 for rate in rates) or sum(rates) > 1 + 1e-9:
         raise ValueError(f"accepted must be rates that sum to 1 at most, got {rates}")
