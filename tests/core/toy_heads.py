@@ -54,10 +54,10 @@ def medusa_heads(vocab_size, num_heads):
 
 
 def coarse(model):
-    """A part of a trigram that drafts for the whole: it knows the logits to the nearest integer."""
+    """A part of a trigram that drafts for the whole: it knows the logits to the nearest even number."""
 
     def apply(params, tokens, cache, attend):
-        out = model.apply({"logits": jnp.round(params["logits"])}, tokens, cache, attend)
+        out = model.apply({"logits": 2.0 * jnp.round(params["logits"] / 2.0)}, tokens, cache, attend)
         return Output(out.logits, {}, out.pending)
 
     return Model(model.init_cache, apply, model.commit)
