@@ -11,6 +11,8 @@ from specjax import Sampling, testing, verify
 from specjax._src.tree import paths_shape
 from specjax.testing import controls, exact, statistics, trees
 
+pytestmark = pytest.mark.slow
+
 V, K, ROWS = 3, 2, 100_000
 TARGET, DRAFT = testing.random_trigram(0, V, 1.0), testing.random_trigram(3, V, 1.5)
 WARM = Sampling(temperature=0.6)

@@ -33,6 +33,8 @@ from test_invariants import MIXED, row
 import specjax
 from specjax import Params, Sampling, testing
 
+pytestmark = pytest.mark.slow
+
 LIMITS = np.array([16, 1, 2, 3, 4, 5, 0, 16])
 BY_ROW = np.array([3, 0, 1, 2, 3, 0, 3, 2])
 """k of each row."""

@@ -17,6 +17,8 @@ import specjax
 from specjax import Constraint, Sampling, draft, testing, verify
 from specjax.testing import exact, reference, statistics
 
+pytestmark = pytest.mark.slow
+
 V, K, HORIZON, BUDGET = 3, 3, 4, 6
 PROMPTS = [[1], [2, 0], [0, 1, 2, 0, 1, 2], [2, 2, 0]]
 SAMPLED, GREEDY = 200_000, 10_000

@@ -27,6 +27,8 @@ import specjax
 from specjax import Params, Sampling, draft, verify
 from specjax.models import Eagle, EagleConfig, head_from_nnx
 
+pytestmark = pytest.mark.slow
+
 CAPACITY = 40
 GROWN = {
     "chain": (DEPTH,), "tree": (PATHS,), "apart": (PATHS, "without_replacement"), "dynamic": (8, DEPTH, 3, 3),

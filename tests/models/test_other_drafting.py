@@ -13,6 +13,8 @@ from specjax import Params, Sampling, draft, verify
 from specjax.models import some_layers
 from specjax.testing import check_model
 
+pytestmark = pytest.mark.slow
+
 
 def write(toy, drafter=None, draft_params=None, verifier=None, sampling=Sampling(), **arguments):
     arguments = {"max_new_tokens": BUDGET, "prompts": PROMPTS, **arguments}
