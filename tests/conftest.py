@@ -15,8 +15,8 @@ jax.config.update("jax_default_matmul_precision", "highest")
 MAPS, ENOUGH = pathlib.Path("/proc/self/maps"), 48_000
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def room_for_programs():
-    """Forget compiled programs between modules when many have gathered."""
+    """Forget compiled programs between tests when many have gathered."""
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > ENOUGH:
         jax.clear_caches()
