@@ -132,7 +132,8 @@ def test_trees_for_a_target_with_a_window(name):
             text, out = write((model, params), drafter, weights, sampling=sampling, max_new_tokens=16)
             assert text == write((model, params), sampling=sampling, max_new_tokens=16)[0]
             assert out.stats.accepted.sum() > 0
-            if seed == 1 and not np.any(sampling.temperature):
+            # A dynamic tree keeps the likeliest paths, of which the greedy one need not be.
+            if name == "static" and seed == 1 and not np.any(sampling.temperature):
                 np.testing.assert_array_equal(out.stats.rounds, 16 // (DEPTH + 1))
             if seed == 9:
                 assert out.stats.recovered.sum() > 0
