@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from specjax.checkpoints import folder, head_names, head_source, streaming, targets
+from specjax.checkpoints import folder, head_names, head_source, names, streaming, targets
 from specjax.checkpoints.head_dialects import Told, head_config
 from specjax.checkpoints.head_names import EMBEDDING, HEAD, MASK, OFFSETS, TOKEN_MAP
 from specjax.checkpoints.head_source import HeadSource
 from specjax.checkpoints.heads import check_draft_ids
-from specjax.checkpoints.importing import DTYPES
+from specjax.checkpoints.importing import DTYPES, deferred
 from specjax.checkpoints.layout import PARAMS, SOURCE, Manifest, misfits, refuse_misfits
 from specjax.checkpoints.source import Stored
 from specjax.checkpoints.staging import check_apart, staged
@@ -175,7 +175,7 @@ def _extras(
     return Extras(ids, copies, whole)
 
 
-def _shared_blocks(source: HeadSource, wanted: list[head_names.HeadTensor], found: Found) -> Found:
+def _shared_blocks(source: HeadSource, wanted: list[names.Tensor], found: Found) -> Found:
     """Medusa's authors gave a head one block several times; safetensors keep only one of its names."""
     if source.family != "medusa":
         return found
@@ -188,7 +188,7 @@ def _shared_blocks(source: HeadSource, wanted: list[head_names.HeadTensor], foun
     return said
 
 
-def _check(source: HeadSource, wanted: list[head_names.HeadTensor], found: Found, extras: Extras) -> None:
+def _check(source: HeadSource, wanted: list[names.Tensor], found: Found, extras: Extras) -> None:
     shapes = {tensor.name: tensor.theirs for tensor in wanted}
     beside = {*extras.copies, OFFSETS, MASK, TOKEN_MAP}
     refuse_misfits(source.label, misfits(
@@ -197,24 +197,10 @@ def _check(source: HeadSource, wanted: list[head_names.HeadTensor], found: Found
 
 
 def _weights(
-    wanted: list[head_names.HeadTensor], found: Found, extras: Extras, config: HeadConfig, dtype: str | None
+    wanted: list[names.Tensor], found: Found, extras: Extras, config: HeadConfig, dtype: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Our nested dicts, each weight to be read when it is written, and the dtype each is to be stored in."""
-    head_dim = config.layer.head_dim if hasattr(config, "layer") else 1
-
-    def read(tensor: head_names.HeadTensor, entry: Stored) -> streaming.Deferred:
-        make = lambda: tensor.form.ours(entry.view(), head_dim)  # noqa: E731
-        return streaming.Deferred(tensor.ours, entry.dtype, entry.num_bytes, make)
-
-    weights: dict[str, Any] = {}
-    stored = {}
-    for tensor in wanted:
-        entry = found[tensor.name][1]
-        node = weights
-        for key in tensor.path[:-1]:
-            node = node.setdefault(key, {})
-        node[tensor.path[-1]] = read(tensor, entry)
-        stored[".".join(tensor.path)] = dtype or entry.dtype.name
+    weights, stored = deferred(wanted, found, config.layer.head_dim if hasattr(config, "layer") else 1, dtype)
     if extras.draft_ids is not None:
         ids = extras.draft_ids
         weights["draft_ids"] = streaming.Deferred(ids.shape, ids.dtype, ids.nbytes, lambda: ids)
@@ -223,7 +209,7 @@ def _weights(
 
 
 def _provenance(
-    source: HeadSource, wanted: list[head_names.HeadTensor], found: Found, padded: HeadConfig, extras: Extras,
+    source: HeadSource, wanted: list[names.Tensor], found: Found, padded: HeadConfig, extras: Extras,
     dtype: str | None, target: targets.Target,
 ) -> dict[str, Any]:  # fmt: skip
     """What the way back needs to know, and how the head is wired, for readers."""

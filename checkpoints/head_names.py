@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 from flax import nnx
 
-from specjax.checkpoints.names import OLD_BUFFERS, ROWS, SAME, TURNED, TWO_NORMS, Form, Path
+from specjax.checkpoints.names import OLD_BUFFERS, ROWS, SAME, TURNED, TWO_NORMS, Form, Path, Tensor
 from specjax.models import head_from_nnx
 from specjax.models.head_config import HeadConfig
 from specjax.models.heads import MODULES, own
@@ -69,18 +68,8 @@ LAYOUTS: dict[str, dict[str, list[tuple[str, str]]]] = {
 """For each family the forms in which heads are written, the usual one first, with what they call a plain name."""
 
 
-class HeadTensor(NamedTuple):
-    """One tensor of a head, on both sides: as `specjax.checkpoints.names.Tensor`, `name` is the plain one."""
-
-    path: Path
-    name: str
-    form: Form
-    ours: tuple[int, ...]
-    theirs: tuple[int, ...]
-
-
-def tensors(config: HeadConfig) -> list[HeadTensor]:
-    """Every tensor that is a head's own, without its draft vocabulary, in the order of their names."""
+def tensors(config: HeadConfig) -> list[Tensor]:
+    """Every tensor that is a head's own, without its draft vocabulary, in their order; `name` is the plain one."""
     module = MODULES[config.family][1]
     _, weights = head_from_nnx(nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0))))
     found = []
@@ -89,7 +78,7 @@ def tensors(config: HeadConfig) -> list[HeadTensor]:
         if path == ("draft_ids",):
             continue
         name, form = their_name(config.family, path)
-        found.append(HeadTensor(path, name, form, leaf.shape, jax.eval_shape(form.theirs, leaf).shape))
+        found.append(Tensor(path, name, form, leaf.shape, jax.eval_shape(form.theirs, leaf).shape))
     return found
 
 

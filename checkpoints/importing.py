@@ -96,7 +96,7 @@ def _convert(
     config = dataclasses.replace(padded, vocab_size=_real_ids(source, padded))
     wanted = names.tensors(padded)
     found = match(source, wanted, padded.tie_embeddings)
-    weights, stored = _weights(wanted, found, padded.head_dim, dtype)
+    weights, stored = deferred(wanted, found, padded.head_dim, dtype)
     main = collections.Counter(stored.values()).most_common(1)[0][0]
     manifest = Manifest(
         "decoder", config.to_dict(), main, _eos_ids(source, config), _provenance(found, padded, dtype) | source.origin,
@@ -145,10 +145,11 @@ def _equal_bytes(one: Stored, other: Stored) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in rows)
 
 
-def _weights(
+def deferred(
     wanted: list[names.Tensor], found: dict[str, tuple[str, Stored]], head_dim: int, dtype: str | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Our nested dicts, each weight to be read when it is written, and the dtype each is to be stored in."""
+
     def read(tensor: names.Tensor, entry: Stored) -> streaming.Deferred:
         make = lambda: tensor.form.ours(entry.view(), head_dim)  # noqa: E731
         return streaming.Deferred(tensor.ours, entry.dtype, entry.num_bytes, make)

@@ -42,6 +42,13 @@ def whole(name: str, value: Any, low: int) -> int:
     return number
 
 
+def network(factory: str, value: Any, kind: type, remedy: str) -> None:
+    """Refuse as `factory`'s network what is no `kind`; it should be the `remedy`."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{factory} needs a specjax.{kind.__name__}, got a {type(value).__name__}: pass the "
+                        f"{remedy} (and its `params` as draft_params)")
+
+
 def token_ids(name: str, value: Any, vocab_size: int | None, low: int = 0) -> np.ndarray:
     """`value` as an integer array whose ids the target knows; `low = -1` allows padding."""
     array = np.asarray(value)

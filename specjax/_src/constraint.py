@@ -52,7 +52,7 @@ def masks_on(constraint: Constraint | None, state: Any, tree: TokenTree) -> Arra
     def descend(states: Any, depth: Array) -> tuple[Any, None]:
         moved = advance_from(constraint, states, tree.parents, tree.tokens)
         here = jnp.broadcast_to(tree.depths == depth, tree.tokens.shape)
-        return jax.tree.map(functools.partial(_select, here), moved, states), None
+        return jax.tree.map(functools.partial(rows.select, here), moved, states), None
 
     states, _ = jax.lax.scan(descend, states, jnp.arange(1, tree.shape.depth + 1))
     return masks_of(constraint, states)
@@ -62,7 +62,7 @@ def advance_from(constraint: Constraint | None, states: Any, parents: Array, tok
     """States [B, W, ..] after one token [B, W] each, from those [B, A, ..] that `parents` [B, W] point at."""
     if constraint is None:
         return None
-    above = jax.tree.map(lambda leaf: jax.vmap(lambda row, at: row[at])(leaf, jnp.maximum(parents, 0)), states)
+    above = jax.tree.map(lambda leaf: rows.gather(leaf, jnp.maximum(parents, 0)), states)
     return jax.vmap(jax.vmap(constraint.advance))(above, tokens)
 
 
@@ -92,7 +92,3 @@ def after(states: Any, state: Any, num: Array) -> Any:
         return rows.take(jnp.moveaxis(every, 0, 1), num)
 
     return jax.tree.map(pick, states, state)
-
-
-def _select(mask: Array, new: Array, old: Array) -> Array:
-    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 2)), new, old)

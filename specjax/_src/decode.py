@@ -214,9 +214,7 @@ def _verify(
 
 def _along(verdict: Verdict, values: Array) -> Array:
     """What belongs to the nodes of the path: [B, N, ..] -> [B, P, ..]."""
-    if verdict.path is None:
-        return values
-    return jax.vmap(lambda row, path: row[path])(values, verdict.path)
+    return values if verdict.path is None else rows.gather(values, verdict.path)
 
 
 def _emitted(tree: TokenTree, verdict: Verdict) -> Array:

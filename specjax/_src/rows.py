@@ -29,9 +29,14 @@ def take(values: Array, index: Array) -> Array:
     return jax.vmap(lambda row, at: jax.lax.dynamic_index_in_dim(row, at, keepdims=False))(values, index)
 
 
+def gather(values: Array, index: Array) -> Array:
+    """`values[b, index[b, i]]` for every row and place: [B, T, ...], [B, W] -> [B, W, ...]."""
+    return jax.vmap(lambda row, at: row[at])(values, index)
+
+
 def select(mask: Array, new: Array, old: Array) -> Array:
-    """`new` where `mask` [B], else `old`, for arrays with a leading row axis."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - 1)), new, old)
+    """`new` where `mask` [B] or [B, T], else `old`, for arrays that begin with these axes."""
+    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
 
 def argmax(values: Array) -> Array:

@@ -47,6 +47,11 @@ class Shape(NamedTuple):
         return self.depth
 
     @property
+    def num_ranks(self) -> int:
+        """How many of the likeliest tokens a node must know; 1 with `parents` None."""
+        return max(self.ranks or (0,)) + 1
+
+    @property
     def is_chain(self) -> bool:
         """Whether node `i + 1` is the only child of node `i`, known when compiled."""
         return self.parents is not None and self.branching <= 1
@@ -212,6 +217,11 @@ class TokenTree:
         return jnp.argmax(here, axis=-1).astype(jnp.int32)
 
 
+def static_parents(shape: Shape, batch: int) -> Array:
+    """`TokenTree.parents` of a topology that all rows share: int32 [batch, N]."""
+    return jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), (batch, shape.num_nodes))
+
+
 def chain(root: Array, drafted: Array, drafts: Array, live: Array, draft_logits: Array | None = None) -> TokenTree:
     """A chain below `root` [B] of the tokens `drafted` [B, k], of which the leading `drafts` [B] are valid.
 
@@ -222,5 +232,5 @@ def chain(root: Array, drafted: Array, drafts: Array, live: Array, draft_logits:
     tokens = jnp.where(valid, jnp.concatenate([root[:, None], drafted], axis=1), 0)
     if draft_logits is not None:
         draft_logits = jnp.pad(draft_logits, ((0, 0), (0, 1), (0, 0)), constant_values=-jnp.inf)
-    parents = jnp.broadcast_to(jnp.arange(k + 1, dtype=jnp.int32) - 1, tokens.shape)
-    return TokenTree(tokens, parents, valid, chain_shape(k), draft_logits)
+    shape = chain_shape(k)
+    return TokenTree(tokens, static_parents(shape, tokens.shape[0]), valid, shape, draft_logits)

@@ -36,24 +36,25 @@ def table(
 def _row(
     name: str, indices: list[int], ours: Sequence[Writes], theirs: Sequence[Writes], medians: Mapping[str, float]
 ) -> dict[str, Any]:
-    plain, *deep = (_side(writer, indices, medians) for writer in ours)
+    plain, *deep = (totals(writer, indices, medians) for writer in ours)
     for writer, side in zip(ours, (plain, *deep), strict=True):
         side["speedup"] = side["tokens_per_second"] / plain["tokens_per_second"]
-        side["equal_to_plain"] = _equal(writer, ours[0], indices)
+        side["equal_to_plain"] = share_equal(writer, ours[0], indices)
     row = {"category": name, "prompts": len(indices), "plain": plain, "speculative": deep,
            "best_k": max(deep, key=lambda side: side["speedup"])["k"]}
     if theirs:
-        their_plain, *assisted = (_side(writer, indices, medians) for writer in theirs)
+        their_plain, *assisted = (totals(writer, indices, medians) for writer in theirs)
         for mine, side in zip((plain, *deep), (their_plain, *assisted), strict=True):
             side["ours_over_theirs"] = mine["tokens_per_second"] / side["tokens_per_second"]
             side["speedup"] = side["tokens_per_second"] / their_plain["tokens_per_second"]
         for writer, side in zip(theirs, (their_plain, *assisted), strict=True):
-            side["equal_to_ours"] = _equal(writer, ours[0], indices)
+            side["equal_to_ours"] = share_equal(writer, ours[0], indices)
         row["peer"] = {"plain": their_plain, "assisted": assisted}
     return row
 
 
-def _side(writer: Writes, indices: list[int], medians: Mapping[str, float]) -> dict[str, Any]:
+def totals(writer: Writes, indices: Sequence[int], medians: Mapping[str, float]) -> dict[str, Any]:
+    """Tokens and seconds of the texts `indices` together, and what follows from them."""
     seconds = sum(medians[f"{writer.name}/{index}"] for index in indices)
     tokens = sum(len(writer.written[index].ids) for index in indices)
     rounds = sum(writer.written[index].rounds for index in indices)
@@ -61,6 +62,6 @@ def _side(writer: Writes, indices: list[int], medians: Mapping[str, float]) -> d
             "mean_accepted_length": tokens / rounds}
 
 
-def _equal(writer: Writes, other: Writes, indices: list[int]) -> float:
+def share_equal(writer: Writes, other: Writes, indices: Sequence[int]) -> float:
     """Share of the texts that are those of `other`."""
     return sum(writer.written[index].ids == other.written[index].ids for index in indices) / len(indices)

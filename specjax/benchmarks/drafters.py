@@ -14,7 +14,7 @@ from rich.table import Table
 
 from specjax._src.speculative import speculative
 from specjax._src.types import Drafter, Model, Params, Verifier
-from specjax.benchmarks import progress, record
+from specjax.benchmarks import categories, progress, record
 from specjax.benchmarks.settings import Settings
 from specjax.benchmarks.subject import num_bytes, num_parameters
 from specjax.benchmarks.texts import Writer, finished, make_writer, turns
@@ -122,17 +122,15 @@ def _rows(
     done = finished(writers, len(target.prompts), medians)
     rows: list[dict[str, Any]] = []
     for entry, writer in zip(entries, writers, strict=True):
-        tokens = sum(len(writer.written[index].ids) for index in done)
-        rounds = sum(writer.written[index].rounds for index in done)
-        spent = sum(medians[f"{writer.name}/{index}"] for index in done)
-        same = sum(writer.written[index].ids == writers[0].written[index].ids for index in done)
         rules = speculative(target.model, entry.drafter, entry.verifier).rules
+        made = categories.totals(writer, done, medians)
         rows.append({
             "drafter": entry.name, "temperature": temperature, "verifier": rules.verifier.name,
             "siblings": rules.drafter.siblings, "num_nodes": rules.drafter.shape.num_nodes,
-            "depth": rules.drafter.shape.depth, "tokens": tokens, "rounds": rounds,
-            "mean_accepted_length": tokens / rounds, "tokens_per_second": tokens / spent,
-            "equal_to_plain": same / len(done)})
+            "depth": rules.drafter.shape.depth, "tokens": made["tokens"],
+            "rounds": sum(writer.written[index].rounds for index in done),
+            "mean_accepted_length": made["mean_accepted_length"], "tokens_per_second": made["tokens_per_second"],
+            "equal_to_plain": categories.share_equal(writer, writers[0], done)})
     for row in rows:
         row["speedup"] = row["tokens_per_second"] / rows[0]["tokens_per_second"]
     return rows

@@ -110,8 +110,7 @@ def bench_subject(
     """A pair with the prompts of a file, or with the built-in ones."""
     if not isinstance(pair.draft, LoadedModel):
         raise ValueError("the benchmark needs a draft model")
-    chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
-    ids = [prompt_ids(pair.target, prompt.text, chat) for prompt in chosen]
+    chosen, ids = _prompts(pair.target, path, chat, per_category, limit)
     name = pair.draft_name or proposers.DRAFT_OF[pair.target_name]
     return Subject(pair.target_name, pair.target.model, pair.target.params, name, pair.draft.model,
                    pair.draft.params, ids, pair.target.eos_ids, [prompt.category for prompt in chosen])
@@ -140,9 +139,16 @@ def bench_drafters(
         if word in [entry.name for entry in entries]:
             raise ValueError(f"--drafters names {word} twice: leave one of them out")
         entries.append(Entry(word, drafter, params))
-    chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
-    ids = [prompt_ids(loaded, prompt.text, chat) for prompt in chosen]
+    _, ids = _prompts(loaded, path, chat, per_category, limit)
     return Target(target, loaded.model, loaded.params, ids, loaded.eos_ids), entries
+
+
+def _prompts(
+    model: LoadedModel, path: pathlib.Path | None, chat: bool, per_category: int | None, limit: int | None
+) -> tuple[list[prompt_files.Prompt], list[list[int]]]:
+    """The prompts of a file, or the built-in ones, and their tokens."""
+    chosen = prompt_files.first(prompt_files.read(path), per_category=per_category, limit=limit)
+    return chosen, [prompt_ids(model, prompt.text, chat) for prompt in chosen]
 
 
 def random_subject(shape: str, layers: int | None) -> Subject:

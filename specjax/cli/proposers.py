@@ -97,20 +97,20 @@ def make_drafter(
     wanted: Wanted, target: LoadedModel, draft: LoadedModel | LoadedHead | None
 ) -> tuple[Drafter | None, Any]:
     """The drafter and its parameters, from what `load_for` gave."""
-    k, nodes = wanted.num_speculative_tokens, wanted.num_nodes
+    k, nodes = wanted.length, wanted.num_nodes
     if isinstance(draft, LoadedHead):
         return _from_head(wanted, draft), draft.params
     if isinstance(draft, LoadedModel):
-        if nodes is None or nodes == 1 + (k or 5):
-            return specjax.draft.from_model(draft.model, k or 5), draft.params
+        if nodes is None or nodes == 1 + k:
+            return specjax.draft.from_model(draft.model, k), draft.params
         return specjax.draft.dynamic_model_tree(
-            draft.model, nodes, k or 5, WIDTH, drawn=_drawn(wanted, nodes)), draft.params
+            draft.model, nodes, k, WIDTH, drawn=_drawn(wanted, nodes)), draft.params
     if wanted.name == DrafterName.NGRAM:
-        return specjax.draft.ngram(k or 5), None
+        return specjax.draft.ngram(k), None
     if wanted.name == DrafterName.SELF:
         dtype = target.params["embedding"].dtype
         part = some_layers(target.config, max(1, round(SELF_SHARE * target.config.num_layers)), dtype)
-        return specjax.draft.self_model(part, k or 5), None
+        return specjax.draft.self_model(part, k), None
     return None, None
 
 

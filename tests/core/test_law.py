@@ -76,18 +76,24 @@ def test_chosen_drafts(verifier, name):
         exact.assert_same_law(law, expected(name, 0))
 
 
+def extreme(tables, pair):
+    """Target and draft that are equal, nearly so, or share no token; as they are under any other name."""
+    if pair == "equal":
+        return tables._replace(draft=tables.target)
+    if pair == "nearly equal":
+        return tables._replace(draft=[logits + np.float32(1e-6) * logits[..., ::-1] for logits in tables.target])
+    if pair == "disjoint":
+        far = np.array([0, 0, -200, -200], np.float32)
+        return exact.Tables([one + far for one in tables.target], [one + far[::-1] for one in tables.draft])
+    return tables
+
+
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("pair", ["random", "equal", "sharp", "disjoint", "nearly equal"])
 def test_extreme_pairs(verifier, pair):
     """Residuals of mass 0 or nearly so, acceptance 0 and 1, four tokens."""
     tables = exact.random_tables(11, 4, K + 1, scale={"sharp": 12.0}.get(pair, 1.5))
-    if pair == "equal":
-        tables = tables._replace(draft=tables.target)
-    if pair == "nearly equal":
-        tables = tables._replace(draft=[logits + np.float32(1e-6) * logits[..., ::-1] for logits in tables.target])
-    if pair == "disjoint":
-        far = np.array([0, 0, -200, -200], np.float32)
-        tables = exact.Tables([one + far for one in tables.target], [one + far[::-1] for one in tables.draft])
+    tables = extreme(tables, pair)
     want = exact.target_text_law(tables)
     for law in exact.round_text_laws(VERIFIERS[verifier], tables, K):
         exact.assert_same_law(law, want)

@@ -5,7 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
-from test_law import SETTINGS
+from test_law import SETTINGS, extreme
 
 from specjax import verify
 from specjax._src.tree import SIBLINGS, chain_shape, full_paths, paths_shape
@@ -71,13 +71,7 @@ def test_transforms(verifier, siblings, setting):
 def test_extreme_pairs(verifier, siblings, pair):
     """Residuals of mass 0 or nearly so, acceptance 0 and 1."""
     both = tables("(2, 2)", 4, 11, 12.0 if pair == "sharp" else 1.5)
-    if pair == "equal":
-        both = both._replace(draft=both.target)
-    if pair == "nearly equal":
-        both = both._replace(draft=[logits + np.float32(1e-6) * logits[..., ::-1] for logits in both.target])
-    if pair == "disjoint":
-        far = np.array([0, 0, -200, -200], np.float32)
-        both = exact.Tables([one + far for one in both.target], [one + far[::-1] for one in both.draft])
+    both = extreme(both, pair)
     for law in trees.tree_text_laws(VERIFIERS[verifier], both, SHAPES["(2, 2)"], siblings):
         exact.assert_same_law(law, exact.target_text_law(both))
 

@@ -40,6 +40,16 @@ class Plan(NamedTuple):
     width: int
     drawn: int
 
+    @property
+    def num_inner(self) -> int:
+        """I, nodes behind which the network says something: the root, and W at each depth but the last."""
+        return 1 + (self.shape.depth - 1) * self.width
+
+    @property
+    def looked_at(self) -> int:
+        """C, candidates: the W likeliest children of each of them."""
+        return self.num_inner * self.width
+
 
 def plan(num_nodes: int, depth: int, width: int, drawn: int) -> Plan:
     """The sizes of a tree of `num_nodes` with the root, `drawn` of them drawn."""
@@ -48,13 +58,13 @@ def plan(num_nodes: int, depth: int, width: int, drawn: int) -> Plan:
 
 @pytree
 class Candidates:
-    """All nodes that were looked at, level by level; C = W + passes * W * W of them.
+    """All nodes that were looked at, level by level; C = `Plan.looked_at` of them.
 
     Attributes:
       tokens: int32 [B, C].
       parents: int32 [B, C], the candidate above, -1 for a child of the root.
       scores: float32 [B, C]; -inf for one that may not be taken.
-      inner: int32 [B, I], candidates that were passed through the network; -1 first, for the root. I = 1 + passes * W.
+      inner: int32 [B, I], candidates that were passed through the network; -1 first, for the root.
       sane: bool [B, I], whether what the network said behind each of them can be used.
       logits: float32 [B, I, V], adjusted.
     """
@@ -102,15 +112,13 @@ def _expand(
 ) -> tuple[Candidates, Cache]:
     width, passes = plan.width, plan.shape.depth - 1
     batch = context.length.shape[0]
-    logits = grow.root_logits(stepper, start, context)
-    if width > logits.shape[-1] or width + passes * width**2 < plan.shape.num_nodes - 1:
+    logits, sane = grow.root_logits(stepper, start, context)
+    if width > logits.shape[-1] or plan.looked_at < plan.shape.num_nodes - 1:
         raise ValueError(f"a dynamic tree of width {width} and depth {plan.shape.depth} looks at {width} of "
-                         f"{logits.shape[-1]} tokens and at {width + passes * width**2} nodes in all, but "
+                         f"{logits.shape[-1]} tokens and at {plan.looked_at} nodes in all, but "
                          f"{plan.shape.num_nodes - 1} are asked for: change width, depth or num_nodes")
-    sane = context.live & jnp.isfinite(jnp.max(logits[:, 0], axis=-1))
-    logits = jnp.where(sane[:, None, None], logits, 0.0)
     scores, tokens = jax.lax.top_k(preferences(noise, logits, 0, context)[:, 0], width)
-    scores = jnp.where(sane[:, None] & (context.drafts > 0)[:, None], scores, -jnp.inf)
+    scores = jnp.where(sane & (context.drafts > 0)[:, None], scores, -jnp.inf)
     first = (tokens, jnp.full((batch, width), -1, jnp.int32), scores)
     frontier = grow.open_frontier(start, context, width, max(passes, 1))
 
@@ -140,7 +148,7 @@ def _expand(
 
     tokens, parents, scores = (line_up(head, tail) for head, tail in zip(first, levels, strict=True))
     every = line_up(jnp.full((batch, 1), -1, jnp.int32), inner)
-    usable = line_up(sane[:, None], usable)
+    usable = line_up(sane, usable)
     return Candidates(tokens, parents, scores, every, usable, line_up(logits, behind)), carry[0].cache
 
 
@@ -179,7 +187,7 @@ def _add_drawn(
     able = candidates.sane & (node >= 0) & (depth < context.drafts[:, None])
     best, at = jax.lax.top_k(jnp.where(able, score, -jnp.inf), plan.drawn)  # known before any of them is drawn
     above, fertile = jnp.take_along_axis(node, at, axis=1), best > -jnp.inf
-    logits = jax.vmap(lambda row, at: row[at])(candidates.logits, at)
+    logits = rows.gather(candidates.logits, at)
 
     taken = (tree.parents[:, None, :] == above[..., None]) & tree.valid[:, None, :]  # [B, E, N]
     removed = jax.vmap(lambda tokens, taken: jnp.zeros((plan.drawn, vocab_size), bool).at[:, tokens].max(taken))(

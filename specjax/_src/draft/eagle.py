@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax._src import rows
+from specjax._src import checks, rows
 from specjax._src.draft.choices import EAGLE_PATHS
 from specjax._src.draft.grow import Start, Stepper
 from specjax._src.draft.growth import Growth, dynamic_growth, static_growth
@@ -52,7 +52,7 @@ def eagle(
       ValueError: for paths that make no tree, or an unknown kind; at the first request, if the target lacks the
         features.
     """
-    return _eagle("eagle", _checked("eagle", head), static_growth("eagle", tree, siblings))
+    return _checked("eagle", head, static_growth("eagle", tree, siblings))
 
 
 def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10, *, drawn: int = 0) -> Drafter:
@@ -71,7 +71,7 @@ def eagle2(head: DraftHead, num_nodes: int = 60, depth: int = 6, width: int = 10
       TypeError: if the network is of another kind.
       ValueError: if the sizes do not go together; at the first request, if the target lacks the features.
     """
-    return _eagle("eagle2", _checked("eagle2", head), dynamic_growth("eagle2", num_nodes, depth, width, drawn))
+    return _checked("eagle2", head, dynamic_growth("eagle2", num_nodes, depth, width, drawn))
 
 
 def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10, *, drawn: int = 0) -> Drafter:
@@ -79,14 +79,12 @@ def eagle3(head: DraftHead, num_nodes: int = 60, depth: int = 8, width: int = 10
 
     Arguments and errors as in `eagle2`. For a chain of an EAGLE-3 head use `eagle(head, num_speculative_tokens)`.
     """
-    return _eagle("eagle3", _checked("eagle3", head), dynamic_growth("eagle3", num_nodes, depth, width, drawn))
+    return _checked("eagle3", head, dynamic_growth("eagle3", num_nodes, depth, width, drawn))
 
 
-def _checked(factory: str, head: Any) -> DraftHead:
-    if not isinstance(head, DraftHead):
-        raise TypeError(f"{factory} needs a specjax.DraftHead, got a {type(head).__name__}: pass the `head` of "
-                        "specjax.load_head (and its `params` as draft_params)")
-    return head
+def _checked(name: str, head: Any, growth: Growth) -> Drafter:
+    checks.network(name, head, DraftHead, "`head` of specjax.load_head")
+    return _eagle(name, head, growth)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from specjax._src import rows
 from specjax._src.draft import both
 from specjax._src.draft.both import Pair
 from specjax._src.noise import Noise
-from specjax._src.tree import Shape, TokenTree, chain_shape
+from specjax._src.tree import Shape, TokenTree, chain_shape, static_parents
 from specjax._src.types import Array, Context, Drafter
 
 
@@ -81,9 +81,7 @@ def _joint(first: Shape, second: Shape) -> Shape:
 def _refit(tree: TokenTree, shape: Shape, vocab_size: int | None) -> TokenTree:
     """The same tree with room for `shape`; with laws [B, N, V] unless `vocab_size` is None."""
     more = ((0, 0), (0, shape.num_nodes - tree.shape.num_nodes))
-    parents = jnp.pad(tree.parents, more)
-    if shape.is_chain:
-        parents = jnp.broadcast_to(jnp.arange(shape.num_nodes, dtype=jnp.int32) - 1, parents.shape)
+    parents = static_parents(shape, tree.tokens.shape[0]) if shape.is_chain else jnp.pad(tree.parents, more)
     laws = None
     if vocab_size is not None:
         laws = both.laws(tree, vocab_size)

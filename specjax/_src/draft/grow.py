@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax._src import constraint as constraints
-from specjax._src import sampling
+from specjax._src import rows, sampling
 from specjax._src.sampling import Prefix
 from specjax._src.types import Array, Attend, Cache, Context, pytree
 
@@ -86,8 +86,8 @@ def open_frontier(start: Start, context: Context, width: int, levels: int) -> Fr
         start.cache)
 
 
-def root_logits(stepper: Stepper, start: Start, context: Context) -> Array:
-    """Adjusted logits of the root's children: float32 [B, 1, V].
+def root_logits(stepper: Stepper, start: Start, context: Context) -> tuple[Array, Array]:
+    """Adjusted logits of the root's children, float32 [B, 1, V], and whether the row can be drafted for, bool [B, 1].
 
     Raises:
       ValueError: when traced, if the network scores another vocabulary than the target.
@@ -96,24 +96,21 @@ def root_logits(stepper: Stepper, start: Start, context: Context) -> Array:
     batch = context.length.shape[0]
     mask = constraints.mask(context.rule, context.rule_state)
     nothing = sampling.chain_prefix(jnp.zeros((batch, 0), jnp.int32), 0, 1)
-    return sampling.adjust(start.logits[:, None], context.history, nothing, None if mask is None else mask[:, None])
+    mask = None if mask is None else mask[:, None]
+    return _usable(sampling.adjust(start.logits[:, None], context.history, nothing, mask), context.live[:, None])
 
 
 def enter(frontier: Frontier, context: Context, level: Array, up: Array, tokens: Array, valid: Array) -> Frontier:
     """The next frontier: children `tokens` [B, W] of the old one's nodes `up` [B, W], as pass number `level` will see
     them. Everything of the parents is taken over; the children's own place is added."""
     width, places = tokens.shape[1], frontier.seen.shape[-1]
-
-    def of_parent(values: Array) -> Array:
-        return jax.vmap(lambda row, at: row[at])(values, up)
-
     own = level * width + jnp.arange(width)
-    seen = of_parent(frontier.seen) | (own[:, None] == jnp.arange(places))
+    seen = rows.gather(frontier.seen, up) | (own[:, None] == jnp.arange(places))
     passed = jax.lax.dynamic_update_slice_in_dim(frontier.passed, tokens, level * width, axis=1)
     return Frontier(
-        tokens, of_parent(frontier.hidden), seen, passed,
+        tokens, rows.gather(frontier.hidden, up), seen, passed,
         constraints.advance_from(context.rule, frontier.rules, up, tokens),
-        valid & of_parent(frontier.valid), frontier.cache)
+        valid & rows.gather(frontier.valid, up), frontier.cache)
 
 
 def run(
@@ -130,10 +127,15 @@ def run(
     logits, hidden, cache = stepper.step(params, frontier.cache, frontier.tokens, frontier.hidden, attend)
     prefix = Prefix(frontier.passed, frontier.seen, jnp.full((1, width), level + 1))
     logits = sampling.adjust(logits, context.history, prefix, constraints.masks_of(context.rule, frontier.rules))
-    valid = frontier.valid & jnp.isfinite(jnp.max(logits, axis=-1))
-    logits = jnp.where(valid[..., None], logits, 0.0)
+    logits, valid = _usable(logits, frontier.valid)
     return logits, Frontier(
         frontier.tokens, hidden, frontier.seen, frontier.passed, frontier.rules, valid, cache)
+
+
+def _usable(logits: Array, valid: Array) -> tuple[Array, Array]:
+    """`logits` [B, W, V] with 0 at nodes where they can not be used, and `valid` [B, W] without those nodes."""
+    valid = valid & jnp.isfinite(jnp.max(logits, axis=-1))
+    return jnp.where(valid[..., None], logits, 0.0), valid
 
 
 def _columns(seen: Array, level: Array, width: int) -> Array:

@@ -69,13 +69,12 @@ def dynamic_growth(factory: str, num_nodes: int, depth: int, width: int, drawn: 
     num_nodes = checks.whole(f"{factory}'s num_nodes", num_nodes, 2)
     depth, width = checks.whole(f"{factory}'s depth", depth, 1), checks.whole(f"{factory}'s width", width, 1)
     drawn = checks.whole(f"{factory}'s drawn", drawn, 0)
-    looked_at = width + (depth - 1) * width**2
-    if num_nodes - 1 > looked_at:
-        raise ValueError(f"{factory} looks at {looked_at} nodes (width {width}, depth {depth}), fewer than the "
+    plan = dynamic_tree.plan(num_nodes, depth, width, drawn)
+    if num_nodes - 1 > plan.looked_at:
+        raise ValueError(f"{factory} looks at {plan.looked_at} nodes (width {width}, depth {depth}), fewer than the "
                          f"{num_nodes - 1} below the root that num_nodes={num_nodes} asks for: take more width or "
                          "depth")
-    most = min(1 + (depth - 1) * width, num_nodes - 2)
+    most = min(plan.num_inner, num_nodes - 2)
     if drawn > most:
         raise ValueError(f"{factory} can draw below {most} nodes at most, drawn={drawn} asks for more")
-    plan = dynamic_tree.plan(num_nodes, depth, width, drawn)
     return Growth(plan.shape, "hybrid" if drawn else "chosen", plan)

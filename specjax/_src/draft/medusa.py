@@ -6,17 +6,16 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from specjax._src import sampling
+from specjax._src import checks, sampling
 from specjax._src.draft.choices import MEDUSA_PATHS
 from specjax._src.draft.grow import check_vocab
 from specjax._src.draft.growth import static_growth
-from specjax._src.draft.null import root
-from specjax._src.draft.siblings import preferences
+from specjax._src.draft.null import no_state, root, unmoved
+from specjax._src.draft.siblings import likeliest_tokens, preferences
 from specjax._src.noise import Noise
-from specjax._src.tree import Shape, TokenTree
+from specjax._src.tree import Shape, TokenTree, static_parents
 from specjax._src.types import Array, Context, Drafter, MedusaHeads
 
 
@@ -37,9 +36,7 @@ def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATH
       ValueError: for paths that make no tree, or that are deeper than there are heads; at the first request, if the
         target lacks the feature.
     """
-    if not isinstance(heads, MedusaHeads):
-        raise TypeError(f"medusa needs specjax.MedusaHeads, got a {type(heads).__name__}: pass the `head` of "
-                        "specjax.load_head (and its `params` as draft_params)")
+    checks.network("medusa", heads, MedusaHeads, "`head` of specjax.load_head")
     if tree is MEDUSA_PATHS:
         tree = [path for path in MEDUSA_PATHS if len(path) <= heads.num_heads]
     shape = static_growth("medusa", tree, "chosen").shape
@@ -51,10 +48,6 @@ def medusa(heads: MedusaHeads, tree: int | Iterable[Sequence[int]] = MEDUSA_PATH
 
 @functools.cache
 def _medusa(heads: MedusaHeads, shape: Shape) -> Drafter:
-    def init(params: Any, batch: int, capacity: int) -> tuple[()]:
-        del params, batch, capacity
-        return ()
-
     def propose(params: Any, noise: Noise, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()]]:
         features = {name: context.features[name] for name in heads.needs}
         logits = heads.apply(params, features)[:, : shape.depth]
@@ -65,31 +58,22 @@ def _medusa(heads: MedusaHeads, shape: Shape) -> Drafter:
         logits = sampling.adjust(logits, context.history, nothing)
         return _combine(shape, preferences(noise, logits, jnp.arange(shape.depth), context), context), state
 
-    def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
-        del params, feedback
-        return state
-
     def available(state: tuple[()], context: Context) -> Array:
         del state
         return jnp.where(context.length > 1, shape.depth, 0)  # a prompt of one token has no feature yet
 
-    return Drafter("medusa", shape, heads.needs, True, init, propose, advance, available, needs_params=True,
+    return Drafter("medusa", shape, heads.needs, True, no_state, propose, unmoved, available, needs_params=True,
                    siblings="chosen")
 
 
 def _combine(shape: Shape, liking: Array, context: Context) -> TokenTree:
     """The tree of the likeliest tokens of each depth, from log-probabilities `liking` float32 [B, D, V]."""
-    most = max(shape.ranks or (0,)) + 1
-    if most > liking.shape[-1]:
-        raise ValueError(f"a tree that asks for the {most} likeliest tokens does not fit a target of "
-                         f"{liking.shape[-1]} tokens: take a tree with fewer children per node")
-    _, best = jax.lax.top_k(liking, most)  # [B, D, R]
-    batch = liking.shape[0]
-    parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), (batch, shape.num_nodes))
+    best = likeliest_tokens(liking, shape.num_ranks)
+    parents = static_parents(shape, liking.shape[0])
     tree = TokenTree(jnp.zeros_like(parents), parents, jnp.ones_like(parents, bool), shape)
     depth = tree.depths[0]
     tokens = best[:, jnp.maximum(depth - 1, 0), jnp.maximum(jnp.asarray(shape.ranks), 0)]
-    tokens = tokens.astype(jnp.int32).at[:, 0].set(root(context))
+    tokens = tokens.at[:, 0].set(root(context))
     sane = jnp.isfinite(jnp.max(liking, axis=-1))
     good = jnp.cumprod(sane, axis=1, dtype=jnp.int32)
     limit = jnp.minimum(context.drafts, jnp.sum(good, axis=1))

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from specjax._src import checks, rows, sampling, tree
 from specjax._src import constraint as constraints
-from specjax._src import rows, sampling, tree
 from specjax._src.draft.grow import check_vocab
 from specjax._src.draft.null import checked_depth, root
 from specjax._src.noise import Noise
@@ -51,9 +51,7 @@ def from_model(model: Model, num_speculative_tokens: int) -> Drafter:
 
 def checked_model(factory: str, model: Any) -> Model:
     """`model`, if it is one."""
-    if not isinstance(model, Model):
-        raise TypeError(f"{factory} needs a specjax.Model, got a {type(model).__name__}: pass the `model` of "
-                        "specjax.load (and its `params` as draft_params)")
+    checks.network(factory, model, Model, "`model` of specjax.load")
     return model
 
 

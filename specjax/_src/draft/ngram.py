@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from specjax._src import checks, rows, tree
-from specjax._src.draft.null import checked_depth, root
+from specjax._src.draft.null import checked_depth, root, unmoved
 from specjax._src.types import Array, Context, Drafter
 
 
@@ -45,10 +45,6 @@ def _ngram(num_speculative_tokens: int, max_ngram: int, min_ngram: int) -> Draft
         drafted = jnp.take_along_axis(context.tokens, end[:, None] + 1 + steps, axis=1)
         return tree.chain(root(context), drafted, context.drafts, context.live), state
 
-    def advance(params: Any, state: Array, feedback: Any) -> Array:
-        del params, feedback
-        return state
-
     def available(state: Array, context: Context) -> Array:
         del state
         _, matched = find(context.tokens, context.length, max_ngram, min_ngram)
@@ -57,7 +53,7 @@ def _ngram(num_speculative_tokens: int, max_ngram: int, min_ngram: int) -> Draft
     def narrow(width: int) -> Drafter:
         return ngram(width, max_ngram, min_ngram)
 
-    return Drafter("ngram", tree.chain_shape(num_speculative_tokens), frozenset(), True, init, propose, advance,
+    return Drafter("ngram", tree.chain_shape(num_speculative_tokens), frozenset(), True, init, propose, unmoved,
                    available, narrow)
 
 

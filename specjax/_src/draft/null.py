@@ -15,19 +15,23 @@ from specjax._src.types import Array, Context, Drafter
 def null() -> Drafter:
     """A drafter of zero tokens."""
 
-    def init(params: Any, batch: int, capacity: int) -> tuple[()]:
-        del params, batch, capacity
-        return ()
-
     def propose(params: Any, noise: Any, state: tuple[()], context: Context) -> tuple[tree.TokenTree, tuple[()]]:
         del params, noise
         return root_only(context), state
 
-    def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
-        del params, feedback
-        return state
+    return Drafter("null", tree.chain_shape(0), frozenset(), True, no_state, propose, unmoved)
 
-    return Drafter("null", tree.chain_shape(0), frozenset(), True, init, propose, advance)
+
+def no_state(params: Any, batch: int, capacity: int) -> tuple[()]:
+    """`Drafter.init` of one that remembers nothing."""
+    del params, batch, capacity
+    return ()
+
+
+def unmoved(params: Any, state: Any, feedback: Any) -> Any:
+    """`Drafter.advance` of one that learns nothing from what is committed."""
+    del params, feedback
+    return state
 
 
 def root_only(context: Context) -> tree.TokenTree:

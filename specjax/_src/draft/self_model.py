@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from specjax._src.draft.model import checked_model, roll_out
-from specjax._src.draft.null import checked_depth
+from specjax._src.draft.null import checked_depth, no_state, unmoved
 from specjax._src.noise import Noise
 from specjax._src.tree import TokenTree, chain_shape
 from specjax._src.types import Cache, Context, Drafter, Model
@@ -34,17 +34,9 @@ def self_model(part: Model, num_speculative_tokens: int) -> Drafter:
 
 @functools.cache
 def _self_model(part: Model, num_speculative_tokens: int) -> Drafter:
-    def init(params: Any, batch: int, capacity: int) -> tuple[()]:
-        del params, batch, capacity
-        return ()
-
     def propose(params: Any, noise: Noise, state: tuple[()], context: Context) -> tuple[TokenTree, tuple[()], Cache]:
         tree, _, cache = roll_out("self_model", part, num_speculative_tokens, params, noise, context.cache, context)
         return tree, state, cache
 
-    def advance(params: Any, state: tuple[()], feedback: Any) -> tuple[()]:
-        del params, feedback
-        return state
-
-    return Drafter("self_model", chain_shape(num_speculative_tokens), frozenset(), False, init, propose, advance,
+    return Drafter("self_model", chain_shape(num_speculative_tokens), frozenset(), False, no_state, propose, unmoved,
                    narrow=functools.partial(self_model, part), needs_params=True, own_target=True)

@@ -54,9 +54,6 @@ def pick(
     Raises:
       ValueError: when traced, if a node has more children than there are tokens.
     """
-    if most > logits.shape[-1]:
-        raise ValueError(f"a tree whose nodes ask for the {most} likeliest tokens does not fit a target of "
-                         f"{logits.shape[-1]} tokens: take a tree with fewer children per node")
     settings = context.history.sampling
     likeliest = _ranked(logits, family.ranks, most)
     if kind == "chosen":
@@ -118,9 +115,21 @@ def without(log_law: Array, removed: Array, substitute: Array) -> Array:
     return jnp.where(mass > 0.0, rest - jnp.log(jnp.where(mass > 0.0, mass, 1.0)), certain)
 
 
+def likeliest_tokens(values: Array, count: int) -> Array:
+    """The `count` tokens with the largest `values` [B, W, V], best first: int32 [B, W, count].
+
+    Raises:
+      ValueError: when traced, if there are not so many tokens.
+    """
+    if count > values.shape[-1]:
+        raise ValueError(f"a tree whose nodes ask for the {count} likeliest tokens does not fit a target of "
+                         f"{values.shape[-1]} tokens: take a tree with fewer children per node")
+    return jax.lax.top_k(values, count)[1]
+
+
 def _ranked(values: Array, ranks: Array, most: int) -> Array:
     """Tokens [B, W, K] by their places [W, K] in the order of `values` [B, W, V]."""
-    _, best = jax.lax.top_k(values, most)
+    best = likeliest_tokens(values, most)
     return jnp.take_along_axis(best, jnp.broadcast_to(ranks, (*best.shape[:2], ranks.shape[-1])), axis=-1)
 
 

@@ -13,7 +13,7 @@ from specjax._src.draft import grow, siblings
 from specjax._src.draft.null import root
 from specjax._src.draft.siblings import Family, Ints
 from specjax._src.noise import Noise
-from specjax._src.tree import Shape, TokenTree
+from specjax._src.tree import Shape, TokenTree, static_parents
 from specjax._src.types import Array, Cache, Context
 
 
@@ -41,15 +41,12 @@ def grow_static(
     One pass of the network for each depth that has inner nodes, all over the same number of them, by `lax.scan`.
     """
     first, later = _levels(shape)
-    most = max(shape.ranks or (0,)) + 1
     batch, width, passes = context.length.shape[0], later.inner.shape[1], later.inner.shape[0]
-    logits = grow.root_logits(stepper, start, context)
-    sane = context.live & jnp.isfinite(jnp.max(logits[:, 0], axis=-1))
-    logits = jnp.where(sane[:, None, None], logits, 0.0)
-    children, law = siblings.pick(kind, noise, logits, first.family, 0, most, context)
+    logits, sane = grow.root_logits(stepper, start, context)
+    children, law = siblings.pick(kind, noise, logits, first.family, 0, shape.num_ranks, context)
     sprout = functools.partial(_sprout, shape.num_nodes)
     tokens = sprout(jnp.zeros((batch, shape.num_nodes), jnp.int32), first, children)
-    good = sprout(jnp.zeros((batch, shape.num_nodes), bool), first, sane[:, None, None])
+    good = sprout(jnp.zeros((batch, shape.num_nodes), bool), first, sane[..., None])
     frontier = grow.open_frontier(start, context, width, max(passes, 1))
     children = jnp.repeat(children, width, axis=1)
 
@@ -61,7 +58,7 @@ def grow_static(
         valid = (level.inner < shape.num_nodes) & (number < context.drafts)[:, None]
         frontier = grow.enter(frontier, context, number, up, own, valid)
         logits, frontier = grow.run(stepper, params, frontier, start, context, number)
-        children, law = siblings.pick(kind, noise, logits, level.family, number + 1, most, context)
+        children, law = siblings.pick(kind, noise, logits, level.family, number + 1, shape.num_ranks, context)
         good = sprout(good, level, frontier.valid[..., None])
         return (frontier, children, sprout(tokens, level, children), good), law
 
@@ -69,7 +66,7 @@ def grow_static(
     carry, laws = jax.lax.scan(descend, carry, (jnp.arange(passes), later))
     frontier, _, tokens, good = carry
     good = good.at[:, 0].set(context.live)
-    parents = jnp.broadcast_to(jnp.asarray(shape.parents, jnp.int32), tokens.shape)
+    parents = static_parents(shape, batch)
     tree = TokenTree(tokens.at[:, 0].set(root(context)), parents, good, shape)
     valid = good & (tree.depths <= context.drafts[:, None]) & ~tree.below(~good)
     law = None if law is None or laws is None else _by_node(shape, law, laws, first, later)
