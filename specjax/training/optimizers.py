@@ -26,6 +26,8 @@ class OptimizerSettings:
       weight_decay: per step, times the rate.
       clip: longest gradient, all parameters together; longer ones are shortened to it.
       warmup, decay: shares of the run in which the rate rises and falls, linearly.
+      vocabulary: share of the rate for matrices with a row or column for each token. Where one begins as the target's,
+        the full rate of a short run would unlearn it.
     """
 
     name: str = "adamw"
@@ -34,6 +36,7 @@ class OptimizerSettings:
     clip: float = 0.5
     warmup: float = 0.05
     decay: float = 0.6
+    vocabulary: float = 1.0
 
     def __post_init__(self) -> None:
         if self.name not in OPTIMIZERS:
@@ -43,6 +46,8 @@ class OptimizerSettings:
         if not (self.warmup >= 0 and self.decay >= 0 and self.warmup + self.decay <= 1):
             raise ValueError(f"warmup and decay are shares of the run and must sum to at most 1, got {self.warmup} and "
                              f"{self.decay}")
+        if not 0 <= self.vocabulary <= 1:
+            raise ValueError(f"vocabulary is a share of the rate, in 0 .. 1, got {self.vocabulary}")
 
 
 def optimizer(settings: OptimizerSettings, steps: int | None) -> optax.GradientTransformation:
@@ -52,6 +57,7 @@ def optimizer(settings: OptimizerSettings, steps: int | None) -> optax.GradientT
         moved = _muon(settings.rate, settings.weight_decay)
     else:
         moved = optax.adamw(settings.rate, b1=0.9, b2=0.95, weight_decay=settings.weight_decay)
+    moved = optax.chain(moved, _scale_vocabularies(settings.vocabulary))
     if steps is None:
         return optax.chain(clipped, moved)
     # The first step is one share into the warm-up, or it would move nothing.
@@ -72,6 +78,13 @@ def _muon(rate: float, weight_decay: float) -> optax.GradientTransformation:
     return muon(
         rate, weight_decay=weight_decay, consistent_rms=0.2, adam_b2=0.98, adam_weight_decay=0.0,
         muon_weight_dimension_numbers=_kernel_axes)
+
+
+def _scale_vocabularies(share: float) -> optax.GradientTransformation:
+    def scale(path: tuple[Any, ...], update: Array) -> Array:
+        return update * share if path[-1].key in VOCABULARIES else update
+
+    return optax.stateless(lambda updates, params: jax.tree_util.tree_map_with_path(scale, updates))
 
 
 def _kernel_axes(params: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ BAD = [
     ({"answers": {"prompts": "headers", "chunks": 0}}, "chunks must be at least 1"),
     ({"optimizer": {"name": "sgd"}}, "optimizer name 'sgd' is none of adamw, muon"),
     ({"optimizer": {"rate": 0.0}}, "rate and clip must be positive"),
+    ({"optimizer": {"vocabulary": 1.5}}, "a share of the rate, in 0 .. 1"),
     ({"optimizer": {"warmup": 0.7, "decay": 0.7}}, "must sum to at most 1"),
     ({"loss": {"decay": "x"}}, r"\[loss\] decay must be float"),
     ({"loss": {"steps": 0}}, "steps must be at least 1"),

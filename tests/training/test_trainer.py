@@ -189,6 +189,16 @@ def test_the_schedule_scales_every_optimiser(name):
         np.testing.assert_allclose(scaled, 0.2 * whole, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_matrices_of_a_vocabulary_have_their_own_share_of_the_rate(name):
+    params = {"layers": {"0": {"out": jnp.ones((2, 3, 4))}}, "output": jnp.ones((4, 5))}
+    made = {share: optimizer(OptimizerSettings(name, rate=0.1, vocabulary=share), 9) for share in (1.0, 0.25)}
+    moved = {share: one.update(params, one.init(params), params)[0] for share, one in made.items()}
+    np.testing.assert_allclose(moved[0.25]["output"], 0.25 * moved[1.0]["output"], rtol=1e-6)
+    np.testing.assert_array_equal(moved[0.25]["layers"]["0"]["out"], moved[1.0]["layers"]["0"]["out"])
+    assert float(jnp.abs(moved[1.0]["output"]).min()) > 0
+
+
 def test_schedule_rises_holds_and_ends_at_zero():
     values = schedule(jnp.array([0.0, 0.01, 0.02, 0.4, 0.7, 1.0]))
     np.testing.assert_allclose(values, [0.0, 0.5, 1.0, 1.0, 0.5, 0.0], atol=1e-6)
