@@ -158,7 +158,8 @@ def bench(
     drafters: Annotated[
         str | None,
         typer.Option(help="Compare these drafters instead, such as medusa,eagle2,eagle3; NAME:SIBLINGS asks for a kind "
-                     "of siblings (eagle:chosen), NAME=FOLDER for other weights than those made for the target."),
+                     "of siblings (eagle:chosen), NAME:SIBLINGS:VERIFIER for a rule too, NAME=FOLDER for other weights "
+                     "than those made for the target."),
     ] = None,
     temperatures: Annotated[str, typer.Option(help="With --drafters: one or more, such as 0,1.")] = "0,1",
     num_nodes: NumNodes = None,

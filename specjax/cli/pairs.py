@@ -120,7 +120,10 @@ def bench_drafters(
     target: str, text: str, wanted: dict[str, Any], path: pathlib.Path | None, *, chat: bool, per_category: int | None,
     limit: int | None,
 ) -> tuple[Target, list[Entry]]:
-    """A target with prompts, and the drafters named in `text` (`"ngram,eagle:chosen,eagle3=FOLDER"`) with weights.
+    """A target with prompts, and the drafters named in `text` with weights.
+
+    In `"ngram,eagle:chosen,eagle:hybrid:traversal,eagle3=FOLDER"` a second word is the kind of siblings, a third the
+    rule that judges them.
 
     Raises:
       ValueError: for a name that is none, or a drafter whose weights are missing.
@@ -129,7 +132,10 @@ def bench_drafters(
     entries: list[Entry] = []
     for word in text.split(","):
         word, _, draft = word.strip().partition("=")
-        name, _, siblings = word.partition(":")
+        name, siblings, rule, *more = [*word.split(":"), "", ""]
+        if any(more) or rule not in {"", *VerifierName}:
+            raise ValueError(f"--drafters takes NAME:SIBLINGS:VERIFIER at most, got {word!r}; verifiers are "
+                             f"{', '.join(VerifierName)}")
         if name not in set(DrafterName) - {DrafterName.NONE}:
             raise ValueError(f"--drafters takes names of drafters with commas between them, {name!r} is none: they are "
                              f"{', '.join(one for one in DrafterName if one != DrafterName.NONE)}")
@@ -138,7 +144,8 @@ def bench_drafters(
         drafter, params = proposers.make_drafter(asked, loaded, weights)
         if word in [entry.name for entry in entries]:
             raise ValueError(f"--drafters names {word} twice: leave one of them out")
-        entries.append(Entry(word, drafter, params))
+        verifier = proposers.make_verifier(VerifierName(rule or VerifierName.AUTO))
+        entries.append(Entry(word, drafter, params, verifier))
     _, ids = _prompts(loaded, path, chat, per_category, limit)
     return Target(target, loaded.model, loaded.params, ids, loaded.eos_ids), entries
 

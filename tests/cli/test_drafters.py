@@ -63,9 +63,21 @@ def test_bench_compares_drafters(checkpoints, heads, tmp_path):
     assert rows["plain", 1.0]["speedup"] == 1.0 and {"medusa/0", "plain/0"} <= set(found["seconds"]["1"])
 
 
+def test_bench_takes_a_rule_for_each_drafter(checkpoints, tmp_path):
+    out = tmp_path / "out.json"
+    result = call(app, ["bench", "--drafters", "model,model::rejection", "-k", "2", "--temperatures", "1",
+                        "--limit", "1", "--max-new-tokens", "6", "--repeats", "1", "--json", str(out)])
+    assert result.exit_code == 0, result.output
+    rules = {row["drafter"]: row["verifier"] for row in json.loads(out.read_text())["drafters"]}
+    assert (rules["model"], rules["model::rejection"]) == ("block", "rejection")
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--drafters", "ngram,parrot"], ["'parrot' is none", "eagle3"]),
     (["--drafters", "ngram,ngram"], ["ngram twice"]),
+    (["--drafters", "ngram::oracle"], ["got 'ngram::oracle'", "traversal"]),
+    (["--drafters", "ngram::match:more"], ["NAME:SIBLINGS:VERIFIER at most"]),
+    (["--drafters", "model:hybrid:traversal", "--num-nodes", "12"], ["must know the topology"]),
     (["--drafters", "ngram", "--temperature", "1"], ["--temperature means nothing beside --drafters"]),
     (["--drafters", "ngram", "--temperatures", "hot"], ["--temperatures takes numbers"]),
     (["--num-nodes", "8"], ["--num-nodes goes with --drafters"]),
