@@ -61,8 +61,7 @@ def head_config(source: HeadSource, names: Iterable[str], target: Target, told: 
     values = {**values, **(values["model"] if isinstance(values.get("model"), dict) else {})}
     layer = _layer(values, target)
     if source.family == "eagle":
-        # The authors' newer configs say false; where they say nothing there is one.
-        return EagleConfig(layer, fc_bias=bool(source.values.get("eagle_fc_bias", values.get("bias", True))))
+        return EagleConfig(layer, fc_bias="fc.bias" in names)  # not every config says
     return _eagle3(source, {**values, **source.values}, names, layer, target, told)
 
 

@@ -82,6 +82,6 @@ def head_name(tied: bool) -> str:
 
 
 def check_layer(family: str, layer: DecoderConfig) -> None:
-    """Raises ValueError for a window: nodes of a tree in the head's cache are not at the position of their slot."""
+    """Raises ValueError for a window: the heads that are known see the whole text, whatever their target does."""
     if layer.sliding_window is not None:
         raise ValueError(f"the {family} config has a sliding window, which draft heads do not have")

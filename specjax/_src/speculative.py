@@ -29,7 +29,7 @@ EXTEND = 32  # tokens read in one pass behind a running text; the cache keeps as
 
 
 class Decoder(NamedTuple):
-    """Speculative decoding as four pure functions of `(Params, State)`; wrap them in `jax.jit` as you like.
+    """Speculative decoding as pure functions of parameters and a state; wrap them in `jax.jit` as you like.
 
     Attributes:
       rules: what the decoder was built from; hashable.
@@ -91,9 +91,9 @@ def auto(drafter: Drafter) -> Verifier:
     """The verifier that keeps most of what a drafter proposes, and leaves the law as it is.
 
     Chosen tokens: `verify.match()`; it needs no law of the draft, and the text is that of plain decoding. A drawn
-    chain: `verify.block()`; no rule for one chain keeps more. Trees by measurement, at temperature 1 on twelve settings
-    of tree and draft (docs/design.md): `verify.traversal()` keeps 0.2 to 17 % more than `verify.hybrid()` of hybrid
-    siblings and 0.7 to 8 % more than `verify.without_replacement()` of those drawn without replacement, but must know
+    chain: `verify.block()`; no rule for one chain keeps more. Trees by measurement, in twelve settings
+    (`python -m specjax.benchmarks.kept`): `verify.traversal()` keeps 0.2 to 18 % more than `verify.hybrid()` of hybrid
+    siblings and 0.8 to 10 % more than `verify.without_replacement()` of those drawn without replacement, but must know
     the topology; where each row grows its own, these two. Independent siblings: `verify.specinfer()`.
     """
     if drafter.one_hot:
@@ -109,7 +109,10 @@ def auto(drafter: Drafter) -> Verifier:
 
 def _check_fit(drafter: Drafter, verifier: Verifier) -> None:
     """Refuse a verifier that would judge the drafter's tree wrongly."""
-    shape, kind = drafter.shape, "chosen" if drafter.one_hot else drafter.siblings
+    shape, kind = drafter.shape, drafter.kind
+    if shape.depth >= shape.num_nodes:
+        raise ValueError(f"drafter {drafter.name} says that its tree of {shape.num_nodes} nodes, the root included, is "
+                         f"{shape.depth} deep; it can be {shape.num_nodes - 1} deep at most")
     remedy = f"leave verifier out for verify.{auto(drafter).name}(), or change the drafter"
     if verifier.chains_only and not shape.is_chain:
         raise ValueError(f"verify.{verifier.name}() judges one path, but drafter {drafter.name} proposes a tree: "
@@ -218,7 +221,7 @@ def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, 
         tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
         capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
         drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
-        eos=request.eos, stop=request.stop, cache=cache, 
+        eos=request.eos, stop=request.stop, cache=cache,
         draft=rules.drafter.init(decode.draft_params(rules, params), batch, capacity),
         features=features, rule_state=constraints.start(rules.constraint, batch),
         stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)

@@ -137,7 +137,7 @@ class TokenTree:
       shape: static.
       draft_logits: float32 [B, N, V] or None. Row `i` is the normalised log-law, *after* the sampling transforms,
         from which the drawn children of node `i` were drawn (of hybrid siblings: without the chosen ones). None means
-        that every token was chosen.
+        that every token was chosen, or that the verifier judges without laws (`verify.match`).
       sampled: bool [B, N] or None, which tokens were drawn; None: all of them, or none without `draft_logits`.
     """
 

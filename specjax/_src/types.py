@@ -257,7 +257,7 @@ class Drafter(NamedTuple):
       narrow: `(num_speculative_tokens) -> Drafter`, the same drafter on the same state for fewer tokens; None if it
         has one width.
       needs_params: True if it can not work without `Params.draft`.
-      siblings: how the children of one node come about, one of `specjax._src.tree.SIBLINGS`.
+      siblings: how the children of one node come about, one of `specjax._src.tree.SIBLINGS`; see `kind`.
       own_target: True if the target drafts for itself: where `Params.draft` is None the drafter gets `Params.target`,
         and it may write `Context.cache` at slots `length - 1` and beyond, if `propose` returns the cache.
     """
@@ -274,6 +274,11 @@ class Drafter(NamedTuple):
     needs_params: bool = False
     siblings: str = "one"
     own_target: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Of siblings, as verifiers judge them: `siblings`, but "chosen" where `one_hot` says so."""
+        return "chosen" if self.one_hot else self.siblings
 
 
 @pytree

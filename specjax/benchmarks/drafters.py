@@ -126,7 +126,7 @@ def _rows(
         made = categories.totals(writer, done, medians)
         rows.append({
             "drafter": entry.name, "temperature": temperature, "verifier": rules.verifier.name,
-            "siblings": rules.drafter.siblings, "num_nodes": rules.drafter.shape.num_nodes,
+            "siblings": rules.drafter.kind, "num_nodes": rules.drafter.shape.num_nodes,
             "depth": rules.drafter.shape.depth, "tokens": made["tokens"],
             "rounds": sum(writer.written[index].rounds for index in done),
             "mean_accepted_length": made["mean_accepted_length"], "tokens_per_second": made["tokens_per_second"],

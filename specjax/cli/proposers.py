@@ -17,6 +17,7 @@ FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.
           DrafterName.EAGLE3: "eagle3"}
 """Which kind of head each drafter reads."""
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
+NODES = 32  # of a dynamic tree, the root included
 WIDTH = 8  # nodes that a dynamic tree expands at each depth
 SELF_SHARE = 2 / 3  # of the target's layers, the first ones, draft for it
 
@@ -123,11 +124,13 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     if wanted.name == DrafterName.EAGLE:
         return specjax.draft.eagle(
             head, _static(EAGLE_PATHS, k, 5, nodes, rates), siblings=wanted.siblings or "hybrid")
-    grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
-    nodes = nodes or 32
     if k is not None and nodes == k + 1:
         return specjax.draft.eagle(head, k, siblings=wanted.siblings or "hybrid")
-    return grow(head, nodes, k or 6, WIDTH, drawn=_drawn(wanted, nodes))
+    grow, usual = {DrafterName.EAGLE2: (specjax.draft.eagle2, 6), DrafterName.EAGLE3: (specjax.draft.eagle3, 8)}[
+        wanted.name]
+    depth = usual if k is None else k
+    nodes = nodes or min(NODES, 1 + WIDTH + (depth - 1) * WIDTH**2)
+    return grow(head, nodes, depth, WIDTH, drawn=_drawn(wanted, nodes))
 
 
 def fitting(name: DrafterName, siblings: str, wanted: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def tally(guesses: Array, lesson: Lesson) -> dict[str, Array]:
     scored = jnp.stack([lesson.scored(j + 2) for j in range(depth)], axis=-1)
     # On greedy rows the true tokens are the target's choices: there a chain that was right so far has just these
     # before it, and a run of right guesses is what a round accepts.
-    whole = scored[..., -1] & (lesson.batch.temperature == 0)
+    whole = jnp.all(scored, axis=-1) & (lesson.batch.temperature == 0)
     run = jnp.cumprod(right.astype(jnp.float32), axis=-1)
     return {
         "ranks": jnp.sum(ranks & scored[..., None], axis=(0, 1), dtype=jnp.float32),

@@ -87,7 +87,8 @@ def write_answers(folder: pathlib.Path, settings: AnswerSettings, target: Loaded
     """Fill `folder` with chunks `training/00000.npz ..` and `held_out/00000.npz ..`; those that are there stay.
 
     A run that is killed leaves whole chunks, and the next one goes on: with the same settings it writes what the first
-    would have written. More chunks may be asked for than before; any other change is refused.
+    would have written. Of prompts that never end another number of chunks may be asked for than before; any other
+    change is refused.
 
     Args:
       folder: made if it is missing.
@@ -113,15 +114,16 @@ def write_answers(folder: pathlib.Path, settings: AnswerSettings, target: Loaded
             tell()
 
 
-def read_answers(folder: pathlib.Path, part: str) -> list[Chunk]:
-    """The chunks of a part, `training` or `held_out`.
+def read_answers(folder: pathlib.Path, part: str, chunks: int) -> list[Chunk]:
+    """The first `chunks` chunks of a part, `training` or `held_out`.
 
     Raises:
-      ValueError: if there are none, or one is damaged.
+      ValueError: if there are fewer, or one is damaged.
     """
-    paths = sorted((folder / part).glob("*.npz"))
-    if not paths:
-        raise ValueError(f"{folder / part} holds no answers; let the target write some first (specjax train does)")
+    paths = [_path(folder / part, number) for number in range(chunks)]
+    if missing := [path for path in paths if not path.exists()]:
+        raise ValueError(f"{folder / part} holds {chunks - len(missing)} of {chunks} chunks of answers; let the target "
+                         "write the others first (specjax train does)")
     return [_read(path) for path in paths]
 
 
@@ -181,7 +183,8 @@ def _claim(folder: pathlib.Path, settings: AnswerSettings, target: LoadedModel) 
     path = folder / SETTINGS
     if path.exists():
         found = json.loads(path.read_text())
-        free = ("chunks", "held_out_chunks") if settings.prompts in ("headers", "instructions") else ()
+        # A part without end is the same however much is taken of it; held-out headers are shared among their chunks.
+        free = {"instructions": ("chunks", "held_out_chunks"), "headers": ("chunks",)}.get(settings.prompts, ())
         other = [name for name in said if name not in free and found.get(name) != said[name]]
         if other:
             differ = ", ".join(f"{name} {found.get(name)!r} (now {said[name]!r})" for name in other)

@@ -23,7 +23,7 @@ class OptimizerSettings:
     Attributes:
       name: `adamw` (betas 0.9 and 0.95), or `muon`: Muon for the kernels and AdamW for the rest, at one rate.
       rate: the peak learning rate.
-      weight_decay: per step, times the rate.
+      weight_decay: per step, times the rate; Muon leaves what it does not move itself without.
       clip: longest gradient, all parameters together; longer ones are shortened to it.
       warmup, decay: shares of the run in which the rate rises and falls, linearly.
       vocabulary: share of the rate for matrices with a row or column for each token. Where one begins as the target's,

@@ -59,14 +59,14 @@ def train(config: TrainConfig, target: LoadedModel, answers: pathlib.Path, out: 
       ValueError: if settings do not fit one another, the target, or what is in the folders; if the loss becomes
         infinite.
     """
-    written = read_answers(answers, TRAINING)
+    written = read_answers(answers, TRAINING, config.answers.chunks)
     learner = make_learner(config, target, written)
     windows = Windows(written, config.run.length, config.run.seed)
     source: Windows | TaughtWindows = windows
     if config.run.features == "cached":
         folder = write_taught(answers, written, target, learner.needs, stage)
         source = TaughtWindows(windows, folder, target, learner.needs)
-    held_out = Windows(read_answers(answers, HELD_OUT), config.run.length, 0)
+    held_out = Windows(read_answers(answers, HELD_OUT, config.answers.held_out_chunks), config.run.length, 0)
     mesh = make_mesh(config.run.devices, config.run.batch)
     run = RunFolder(out, config.run.save_seconds, print_seconds=0.0)
     run.claim(_identity(config) | {"target": fingerprint(target.params), "windows": len(windows)})

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, timing, ways
+from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, timing, verifiers, ways
+from specjax.benchmarks.kept import kept_of
 from specjax.benchmarks.texts import Written, finished
 from specjax.benchmarks.timing import in_turns
 from specjax.cli.app import app
@@ -270,3 +271,14 @@ def test_a_round_costs_what_its_rung_costs():
     way = SimpleNamespace(widths=[4, 2, 0])
     assert loop.rounds_by_width(way.widths) == {4: 3, 2: 1, 0: 1}
     assert results.alone_seconds(way, loop, medians) == 3 * 34.5 + 22.5 + 10.0
+
+
+def test_what_rules_keep_and_what_they_cost():
+    """The two measurements without a model, small: hybrid keeps more than recursive rejection, that more than match."""
+    kept = kept_of((3, 2), 1.0, 1.0, vocab_size=64, trees=200)
+    order = [kept[name] for name in ("hybrid/hybrid", "without_replacement/without_replacement", "chosen/match")]
+    assert order == sorted(order, reverse=True) and order[-1] > 0 and order[0] < 2
+    assert kept["hybrid/traversal"] >= kept["hybrid/hybrid"] and kept["heard/match"] > kept["chosen/match"]
+    found = verifiers.measure(vocab_size=50, repeats=1, command="test")
+    assert set(found["over_softmax"]) == set(verifiers.rules()) and found["settings"]["nodes"] == 64
+    assert all(np.isfinite(ratio) and ratio > 0 for ratio in found["over_softmax"].values())

@@ -13,12 +13,13 @@ from specjax.cli.proposers import Wanted, fitting, make_drafter
 NEEDS = frozenset({"hidden"})
 HEADS = {
     "medusa": MedusaHeads("medusa", NEEDS, 4, print),
+    "eagle3": DraftHead("eagle3", NEEDS, 8, jnp.float32, print, print, print, print, print),
     "eagle": DraftHead("eagle", NEEDS, 8, jnp.float32, print, print, print, print, print),
 }
 
 
 def shape(name, k=None, nodes=None, siblings="", rates=None, heads=HEADS):
-    family = "medusa" if name == Name.MEDUSA else "eagle"
+    family = "eagle" if name == Name.EAGLE2 else name.value
     metadata = {} if rates is None else {"held_out": {"ranks": rates}}
     loaded = LoadedHead(heads[family], {}, types.SimpleNamespace(family=family), metadata)
     return make_drafter(Wanted(name, k, nodes, siblings), None, loaded)[0].shape
@@ -26,7 +27,8 @@ def shape(name, k=None, nodes=None, siblings="", rates=None, heads=HEADS):
 
 @pytest.mark.parametrize(("name", "k", "nodes", "want"), [
     (Name.MEDUSA, None, None, (64, 4)), (Name.MEDUSA, 2, None, None), (Name.MEDUSA, None, 10, None),
-    (Name.EAGLE, None, None, (26, 5)), (Name.EAGLE, 3, 20, (20, 3)), (Name.EAGLE2, None, 32, (32, 6))])
+    (Name.EAGLE, None, None, (26, 5)), (Name.EAGLE, 3, 20, (20, 3)), (Name.EAGLE2, None, 32, (32, 6)),
+    (Name.EAGLE3, None, None, (32, 8)), (Name.EAGLE2, 1, None, (9, 1)), (Name.EAGLE3, None, 4, (4, 3))])
 def test_trees_have_the_size_that_is_asked_for(name, k, nodes, want):
     got = shape(name, k, nodes)
     assert want is None or (got.num_nodes, got.depth) == want

@@ -32,11 +32,14 @@ def program(batch, model=MODEL, params=PAIR, drafter=DRAFTER):
 
 
 @pytest.mark.parametrize(("name", "batch"), [
-    ("chain", 1), ("chain", 3), ("tree", 1), ("tree", 3), ("dynamic", 1), ("dynamic", 3)])
+    ("chain", 1), ("chain", 3), ("tree", 1), ("tree", 3), ("dynamic", 1), ("dynamic", 3), ("fallback", 1),
+    ("union", 1)])
 def test_no_cache_sized_copy_in_a_loop(name, batch):
     """Neither of the target's cache nor of the draft's, which has as many slots here."""
     drafter = {"chain": DRAFTER, "tree": draft.model_tree(MODEL, draft.full_paths(2, 1, 1)),
-               "dynamic": draft.dynamic_model_tree(MODEL, 7, K, 3, drawn=2)}[name]
+               "dynamic": draft.dynamic_model_tree(MODEL, 7, K, 3, drawn=2),
+               "fallback": draft.fallback(draft.ngram(2), draft.from_model(MODEL, 2)),
+               "union": draft.union(draft.ngram(2), draft.from_model(MODEL, 2))}[name]
     programs.assert_in_place(program(batch, drafter=drafter).as_text(), [(batch, 2, CAPACITY + 32, 16)])
 
 

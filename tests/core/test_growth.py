@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import specjax
 from specjax import Constraint, Sampling, draft, testing
 from specjax._src import sampling as samplings
 from specjax._src.noise import DRAFT, Noise
@@ -230,6 +231,22 @@ def test_more_children_than_tokens(drafter, words):
     context = batch(2, False)[3]
     with pytest.raises(ValueError, match=words):
         proposer(drafter)(params(False), noise_of(False, context.length, 9), context)
+
+
+def test_no_deeper_than_its_nodes_reach():
+    """Windows of a round are as wide as the tree is deep, and buffers have room for its nodes."""
+    deep = draft.dynamic_model_tree(MODEL, 3, 8, 2)
+    assert deep.shape.depth == 2 and deep is draft.dynamic_model_tree(MODEL, 3, 2, 2)
+    wrong = deep._replace(shape=deep.shape._replace(depth=3))
+    with pytest.raises(ValueError, match="3 nodes, the root included, is 3 deep; it can be 2 deep"):
+        specjax.speculative(MODEL, wrong)
+    arguments = {"max_new_tokens": 12, "draft_params": PARAMS, "logprobs": True}
+    plain = specjax.generate(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=12, logprobs=True)
+    for nodes, depth in ((3, 8), (8, 40)):
+        made = specjax.generate(
+            MODEL, PARAMS, [[1, 2, 3]], drafter=draft.dynamic_model_tree(MODEL, nodes, depth, 2), **arguments)
+        np.testing.assert_array_equal(made.tokens, plain.tokens)
+        np.testing.assert_allclose(made.logprobs, plain.logprobs, atol=1e-5)
 
 
 def test_equal_factories_give_one_object():

@@ -42,8 +42,8 @@ def write(folder, settings, target):
 
 def test_answers_are_the_targets_own(writer, settings, tmp_path):
     write(tmp_path / "a", settings, writer)
-    chunks = read_answers(tmp_path / "a", TRAINING)
-    assert len(chunks) == 3 and len(read_answers(tmp_path / "a", HELD_OUT)) == 1
+    chunks = read_answers(tmp_path / "a", TRAINING, 3)
+    assert len(chunks) == 3 and len(read_answers(tmp_path / "a", TRAINING, 2)) == 2
     seen = set()
     for chunk in chunks:
         assert chunk.temperature.tolist() == [0.0, 1.5] * 3 and (chunk.start == 4).all()
@@ -56,7 +56,7 @@ def test_answers_are_the_targets_own(writer, settings, tmp_path):
             assert chunk.length[row] == 7 or ended
             assert (chunk.tokens[row, answer.stop :] == 0).all()
         seen |= {tuple(row[:4]) for row in chunk.tokens.tolist()}
-    held_out = {tuple(row[:4]) for row in read_answers(tmp_path / "a", HELD_OUT)[0].tokens.tolist()}
+    held_out = {tuple(row[:4]) for row in read_answers(tmp_path / "a", HELD_OUT, 1)[0].tokens.tolist()}
     assert len(seen) > 10 and not held_out & seen
 
 
@@ -71,7 +71,7 @@ def test_a_killed_run_goes_on(writer, settings, tmp_path):
         with np.load(folder / TRAINING / name) as again:
             assert set(again) == {"tokens", "start", "length", "temperature"}
         assert (folder / TRAINING / name).stat().st_size == len(content)
-    one, two = (read_answers(folder, TRAINING)[1] for _ in range(2))
+    one, two = (read_answers(folder, TRAINING, 2)[1] for _ in range(2))
     np.testing.assert_array_equal(one.tokens, two.tokens)
 
 
@@ -94,14 +94,14 @@ def test_too_few_prompts_are_counted(writer, settings, tmp_path):
 
 
 def test_what_is_no_chunk_is_named(writer, settings, tmp_path):
-    with pytest.raises(ValueError, match="holds no answers"):
-        read_answers(tmp_path, TRAINING)
+    with pytest.raises(ValueError, match="holds 0 of 3 chunks"):
+        read_answers(tmp_path, TRAINING, 3)
     write(tmp_path / "a", settings, writer)
     path = tmp_path / "a" / TRAINING / "00002.npz"
     for content in (b"", path.read_bytes()[:100]):
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"00002.npz is no whole chunk .*delete it"):
-            read_answers(tmp_path / "a", TRAINING)
+            read_answers(tmp_path / "a", TRAINING, 3)
 
 
 def test_a_draft_model_may_help_and_greedy_text_stays(writer, settings, tmp_path, monkeypatch):
@@ -113,7 +113,7 @@ def test_a_draft_model_may_help_and_greedy_text_stays(writer, settings, tmp_path
     settings = dataclasses.replace(settings, chunks=1)
     write(tmp_path / "plain", settings, writer)
     write(tmp_path / "fast", dataclasses.replace(settings, draft="small"), writer)
-    plain, fast = (read_answers(tmp_path / name, TRAINING)[0].tokens[::2] for name in ("plain", "fast"))
+    plain, fast = (read_answers(tmp_path / name, TRAINING, 1)[0].tokens[::2] for name in ("plain", "fast"))
     np.testing.assert_array_equal(plain, fast)
 
 

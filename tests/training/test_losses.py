@@ -1,5 +1,7 @@
 """Each loss beside a slow reference that goes from place to place, and its gradient."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,6 +140,9 @@ def test_gradients_are_finite_and_reach_every_weight(kind, studied):
 def test_chains_are_tallied_as_a_decoder_would_meet_them(studied):
     """Guesses that are the target's own, but for some: counted by hand."""
     _, _, _, lesson = studied("medusa", soft=False)
+    late = jnp.arange(lesson.batch.tokens.shape[1]) >= 4  # as with a prompt of four tokens
+    batch = dataclasses.replace(lesson.batch, answer=lesson.batch.answer & late)
+    lesson = dataclasses.replace(lesson, batch=batch)
     wanted = np.asarray(jnp.argmax(lesson.logits, -1))
     padded = np.pad(wanted, ((0, 0), (0, 3)))
     guesses = np.stack([padded[:, j + 1 : j + 1 + wanted.shape[1]] for j in range(3)], axis=-1)
@@ -149,6 +154,9 @@ def test_chains_are_tallied_as_a_decoder_would_meet_them(studied):
     np.testing.assert_allclose(found["accuracy"], accuracy, atol=1e-4)
     np.testing.assert_allclose(found["ranks"], [[share, 1 - share] for share in accuracy], atol=1e-4)
     temperature = np.asarray(lesson.batch.temperature)
-    whole = [(w, t) for w, t in places(lesson, 4) if temperature[w, t] == 0]
+    two, three, four = (set(places(lesson, distance)) for distance in (2, 3, 4))
+    answered = two & three & four  # none begins in a prompt
+    whole = [(w, t) for w, t in sorted(answered) if temperature[w, t] == 0]
+    assert len(answered) < len(four)
     lengths = [next((j for j in range(3) if wrong[w, t, j]), 3) for w, t in whole]
     assert found["accepted_length"] == pytest.approx(1 + np.mean(lengths), abs=1e-3) and len(whole) > 3

@@ -94,12 +94,11 @@ def _eagle(name: str, head: DraftHead, growth: Growth) -> Drafter:
         hidden = jnp.zeros((batch, head.hidden_size), head.dtype)
         return EagleState(cache, jnp.zeros(batch, jnp.int32), hidden)
 
-    def step(params: Any, cache: Cache, tokens: Array, hidden: Array, attend: Attend) -> tuple[Array, Array, Cache]:
+    def step(params: Any, cache: Cache, tokens: Array, hidden: Array, attend: Attend) -> tuple[Array, Array, Any]:
         out = head.apply(params, hidden, tokens, cache, attend)
-        kept = jnp.full_like(attend.lengths, tokens.shape[1])
-        return out.logits, out.hidden, head.commit(out.pending, None, attend.lengths, kept)
+        return out.logits, out.hidden, out.pending
 
-    stepper = Stepper(head.name, step)
+    stepper = Stepper(head.name, step, head.commit)
 
     def propose(params: Any, noise: Noise, state: EagleState, context: Context) -> tuple[TokenTree, EagleState]:
         logits = head.score(params, state.hidden[:, None])[:, 0]

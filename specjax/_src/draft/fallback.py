@@ -47,16 +47,15 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
         chosen, state = first.propose(own[0], noise, states[0], both.limited(context, most[0]))
         chosen = _refit(chosen, shape, spelled)
 
-        def other(state: Any) -> tuple[TokenTree, Any]:
+        def other(carry: tuple[Array, TokenTree, Any]) -> tuple[Array, TokenTree, Any]:
             # Where the first has a proposal the second drafts nothing: it would take its own tokens for committed ones.
-            tree, state = second.propose(own[1], noise, state, both.limited(context, jnp.where(has, 0, most[1])))
+            tree, state = second.propose(own[1], noise, carry[2], both.limited(context, jnp.where(has, 0, most[1])))
             both.check_law(second, tree, noise)
-            return _refit(tree, shape, spelled), state
+            return jnp.bool_(True), _refit(tree, shape, spelled), state
 
-        def neither(state: Any) -> tuple[TokenTree, Any]:
-            return chosen, state
-
-        tree, other_state = jax.lax.cond(jnp.all(has | ~context.live), neither, other, states[1])
+        # A loop of one turn or none: what goes through a conditional is copied, and here goes a cache.
+        nothing = jnp.all(has | ~context.live), chosen, states[1]
+        _, tree, other_state = jax.lax.while_loop(lambda carry: ~carry[0], other, nothing)
         return jax.tree.map(functools.partial(rows.select, has), chosen, tree), (state, other_state)
 
     def available(states: Pair, context: Context) -> Array:
@@ -67,7 +66,7 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
         f"{first.name}, else {second.name}", shape, first.needs | second.needs, second.one_hot,
         functools.partial(both.init_both, first, second), propose, functools.partial(both.advance_both, first, second),
         available, needs_params=first.needs_params or second.needs_params,
-        siblings="chosen" if second.one_hot else second.siblings)
+        siblings=second.kind)
 
 
 def _joint(first: Shape, second: Shape) -> Shape:

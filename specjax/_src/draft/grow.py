@@ -42,11 +42,13 @@ class Stepper(NamedTuple):
     Attributes:
       name: for error messages.
       step: `(params, cache, tokens int32 [B, W], hidden [B, W, D], Attend) -> (logits [B, W, V], hidden [B, W, D],
-        cache)`; `hidden` in is that of the parents.
+        pending)`; `hidden` in is that of the parents.
+      commit: as in `Model`.
     """
 
     name: str
-    step: Callable[[Any, Cache, Array, Array, Attend], tuple[Array, Array, Cache]]
+    step: Callable[[Any, Cache, Array, Array, Attend], tuple[Array, Array, Any]]
+    commit: Callable[[Any, Array | None, Array, Array], Cache]
 
 
 @pytree
@@ -124,7 +126,8 @@ def run(
         jnp.broadcast_to((start.entries + level)[:, None], frontier.tokens.shape),
         frontier.valid,
         _columns(frontier.seen, level, width))
-    logits, hidden, cache = stepper.step(params, frontier.cache, frontier.tokens, frontier.hidden, attend)
+    logits, hidden, pending = stepper.step(params, frontier.cache, frontier.tokens, frontier.hidden, attend)
+    cache = stepper.commit(pending, None, attend.lengths, jnp.full_like(attend.lengths, width))
     prefix = Prefix(frontier.passed, frontier.seen, jnp.full((1, width), level + 1))
     logits = sampling.adjust(logits, context.history, prefix, constraints.masks_of(context.rule, frontier.rules))
     logits, valid = _usable(logits, frontier.valid)

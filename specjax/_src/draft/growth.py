@@ -63,11 +63,14 @@ def static_growth(factory: str, paths: int | Iterable[Sequence[int]], siblings: 
 def dynamic_growth(factory: str, num_nodes: int, depth: int, width: int, drawn: int) -> Growth:
     """A tree of `num_nodes` with the root, `drawn` of them drawn; see `specjax._src.draft.dynamic_tree`.
 
+    It is no deeper than its nodes reach, `num_nodes - 1`, whatever is asked for.
+
     Raises:
       ValueError: if the sizes do not go together.
     """
     num_nodes = checks.whole(f"{factory}'s num_nodes", num_nodes, 2)
-    depth, width = checks.whole(f"{factory}'s depth", depth, 1), checks.whole(f"{factory}'s width", width, 1)
+    depth = min(checks.whole(f"{factory}'s depth", depth, 1), num_nodes - 1)
+    width = checks.whole(f"{factory}'s width", width, 1)
     drawn = checks.whole(f"{factory}'s drawn", drawn, 0)
     plan = dynamic_tree.plan(num_nodes, depth, width, drawn)
     if num_nodes - 1 > plan.looked_at:

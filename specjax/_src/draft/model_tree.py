@@ -65,12 +65,11 @@ def _model_tree(model: Model, growth: Growth) -> Drafter:
         nothing = jnp.zeros((batch, 0), jnp.int32)  # what is kept is read again, whoever proposed it
         return ModelState(model.init_cache(batch, capacity + slack), jnp.zeros(batch, jnp.int32), nothing)
 
-    def step(params: Any, cache: Cache, tokens: Array, hidden: Array, attend: Attend) -> tuple[Array, Array, Cache]:
+    def step(params: Any, cache: Cache, tokens: Array, hidden: Array, attend: Attend) -> tuple[Array, Array, Any]:
         out = model.apply(params, tokens, cache, attend)
-        kept = jnp.full_like(attend.lengths, tokens.shape[1])
-        return out.logits, hidden, model.commit(out.pending, None, attend.lengths, kept)
+        return out.logits, hidden, out.pending
 
-    stepper = Stepper("model_tree", step)
+    stepper = Stepper("model_tree", step, model.commit)
 
     def propose(params: Any, noise: Noise, state: ModelState, context: Context) -> tuple[TokenTree, ModelState]:
         state = catch_up(model, params, state, context, fresh - 1)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Verifier
-from specjax._src.verify import law
+from specjax._src.verify import law, node
 
 
 @functools.cache
@@ -25,8 +25,7 @@ def rejection() -> Verifier:
 def plan(tree: TokenTree, target: Array) -> law.Plan:
     """The law of a round; `target` float32 [B, N, V], normalised log-probabilities."""
     p, q = law.token_probs(tree, target)
-    accept = jnp.where(p < q, p / jnp.where(q > 0.0, q, 1.0), jnp.where(p > 0.0, 1.0, 0.0))
-    accept = jnp.where(tree.valid[:, 1:], accept, 0.0)
+    accept = jnp.where(tree.valid[:, 1:], node.accept(p, q), 0.0)
     kept = jnp.cumprod(jnp.pad(accept, ((0, 0), (1, 0)), constant_values=1.0), axis=1)  # kept[n]: the first n are
     refused = 1.0 - jnp.pad(accept, ((0, 0), (0, 1)))
     return law.Plan(tree, target, kept * refused, jnp.ones_like(kept))
