@@ -140,7 +140,7 @@ def test_gradients_are_finite_and_reach_every_weight(kind, studied):
 def test_chains_are_tallied_as_a_decoder_would_meet_them(studied):
     """Guesses that are the target's own, but for some: counted by hand."""
     _, _, _, lesson = studied("medusa", soft=False)
-    late = jnp.arange(lesson.batch.tokens.shape[1]) >= 4  # as with a prompt of four tokens
+    late = jnp.arange(lesson.batch.tokens.shape[1]) >= 3  # as with a prompt of three tokens
     batch = dataclasses.replace(lesson.batch, answer=lesson.batch.answer & late)
     lesson = dataclasses.replace(lesson, batch=batch)
     wanted = np.asarray(jnp.argmax(lesson.logits, -1))
@@ -159,4 +159,4 @@ def test_chains_are_tallied_as_a_decoder_would_meet_them(studied):
     whole = [(w, t) for w, t in sorted(answered) if temperature[w, t] == 0]
     assert len(answered) < len(four)
     lengths = [next((j for j in range(3) if wrong[w, t, j]), 3) for w, t in whole]
-    assert found["accepted_length"] == pytest.approx(1 + np.mean(lengths), abs=1e-3) and len(whole) > 3
+    assert found["accepted_length"] == pytest.approx(1 + np.mean(lengths), abs=1e-3) and len(whole) > 1
