@@ -52,11 +52,11 @@ class Row(NamedTuple):
 
     def liking(self, path: tuple[int, ...], plain: np.ndarray, law: np.ndarray) -> np.ndarray:
         """Log-probabilities by which a dynamic tree grows: those of the draft, or, where the noise of the target is
-        known, how likely each token is to win with it if the draft's own logarithms are off by 0.3 or so."""
+        known, how likely each token is to win with it if the draft's own logits are off by 0.5 or so."""
         with np.errstate(divide="ignore"):
             if self.gumbel is None or self.sampling.temperature == 0:
                 return np.log(plain)
-            noisy = (np.log(law) + self.gumbel(len(path))) / 0.3
+            noisy = (np.log(law) + self.gumbel(len(path))) * self.sampling.temperature / 0.5
             return noisy - noisy.max() - np.log(np.sum(np.exp(noisy - noisy.max())))
 
 
