@@ -88,11 +88,11 @@ def test_a_head_drafts_the_text_of_its_target(pair, name, temperature):
     if temperature == 0.0 or name != "eagle":  # siblings that are drawn keep the law, not the text
         assert fast.tokens.tolist() == plain.tokens.tolist()
     assert float(fast.stats.mean_accepted_length.mean()) > 1.5
-    assert jax.tree.leaves(head.params)[0].dtype == jax.tree.leaves(target.params)[0].dtype
+    dtypes = {leaf.dtype for leaf in jax.tree.leaves(head.params) if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    assert dtypes == {leaf.dtype for leaf in jax.tree.leaves(target.params)}
 
 
-def test_heads_were_trained_within_their_time(pair):
-    """The figures that the README quotes are those of the run that made the head."""
+def test_a_head_says_how_it_was_trained(pair):
     for folder in set(FOLDERS.values()):
         said = specjax.load_head(folder, pair[0]).metadata
         assert said["training"]["target"] == "tiny-python" and said["held_out"]["places"] > 10_000
