@@ -6,10 +6,6 @@ own plan says what it keeps on the average, so that only the drafting is random 
 
 from __future__ import annotations
 
-import argparse
-import pathlib
-import shlex
-import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +16,9 @@ from rich.table import Table
 
 from specjax import verify
 from specjax._src.noise import Noise
-from specjax._src.tree import TokenTree, full_paths, paths_shape, static_parents
+from specjax._src.tree import Shape, TokenTree, full_paths, paths_shape, static_parents
 from specjax._src.types import Array
 from specjax.benchmarks import record
-from specjax.benchmarks.verifiers import last_children
 
 CHILDREN = ((2, 2), (3, 2, 1), (4, 2, 1, 1))
 """Trees, by the number of children of a node at each depth."""
@@ -59,14 +54,9 @@ def kept_of(
     children: tuple[int, ...], distance: float, temperature: float, vocab_size: int, trees: int, seed: int = 0
 ) -> dict[str, float]:
     """Tokens that each of `RULES` keeps, as `"siblings/rule"`."""
-    shape = paths_shape(full_paths(*children))
-    size = (trees, shape.num_nodes, vocab_size)
-    teacher, shift, drawn = (jax.random.fold_in(jax.random.key(seed), i) for i in range(3))
-    logits = 1.5 * jax.random.gumbel(teacher, size)
-    guess = logits + distance * jax.random.normal(shift, size)
-    laws = Laws(*(jax.nn.log_softmax(one / temperature) for one in (logits, guess)))
+    blank = blank_tree(paths_shape(full_paths(*children)), trees)
+    laws, drawn = random_laws((*blank.tokens.shape, vocab_size), distance, temperature, seed)
     noise = Noise(jax.random.split(drawn, trees), jnp.full(trees, 5), shared=True)
-    blank = TokenTree(jnp.zeros(size[:2], jnp.int32), static_parents(shape, trees), jnp.ones(size[:2], bool), shape)
     depth = np.asarray(blank.depths[0])
     kept = {}
     for kind, name in RULES:
@@ -80,8 +70,32 @@ def kept_of(
     return kept
 
 
-def drafted(kind: str, blank: TokenTree, laws: Laws, noise: Noise, key: Array) -> TokenTree:
-    """The tree with tokens in it: of a node's children, child number `r` is the r-th of what the kind prefers."""
+def random_laws(size: tuple[int, ...], distance: float, temperature: float, seed: int) -> tuple[Laws, Array]:
+    """Laws [B, N, V] of which the draft's logits are off by a normal number, and a key for the drafting."""
+    teacher, shift, drawn = (jax.random.fold_in(jax.random.key(seed), i) for i in range(3))
+    logits = 1.5 * jax.random.gumbel(teacher, size)
+    guess = logits + distance * jax.random.normal(shift, size)
+    return Laws(*(jax.nn.log_softmax(one / temperature) for one in (logits, guess))), drawn
+
+
+def blank_tree(shape: Shape, trees: int) -> TokenTree:
+    """Trees of one topology without tokens."""
+    parents = static_parents(shape, trees)
+    return TokenTree(jnp.zeros_like(parents), parents, jnp.ones_like(parents, bool), shape)
+
+
+def last_children(shape: Shape) -> Array:
+    """Which nodes are the last child of their parent, as the drawn ones of hybrid siblings are: bool [1, N]."""
+    parents = np.asarray(shape.parents)
+    return jnp.asarray([[node > 0 and node == max(np.flatnonzero(parents == parents[node]))
+                         for node in range(shape.num_nodes)]])
+
+
+def drafted(kind: str, blank: TokenTree, laws: Laws, noise: Noise | None, key: Array) -> TokenTree:
+    """The tree with tokens in it: of a node's children, child number `r` is the r-th of what the kind prefers.
+
+    `noise` is the target's, for `heard`; `key` is consumed by the other kinds.
+    """
     shape, draft = blank.shape, laws.draft
     ranks, parents = np.asarray(shape.ranks).clip(0), np.asarray(shape.parents).clip(0)
     own = jax.random.gumbel(key, draft.shape)
@@ -89,6 +103,7 @@ def drafted(kind: str, blank: TokenTree, laws: Laws, noise: Noise, key: Array) -
     if kind == "chosen":
         best = _best(draft, shape.num_ranks)
     elif kind == "heard":
+        assert noise is not None
         best = _best(draft + _shared(noise, blank, draft), shape.num_ranks)
     elif kind == "without_replacement":
         best = _best(draft + own, shape.num_ranks)
@@ -128,17 +143,7 @@ def _shared(noise: Noise, blank: TokenTree, draft: Array) -> Array:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--vocab-size", type=int, default=1000)
-    parser.add_argument("--trees", type=int, default=300)
-    parser.add_argument("--json", type=pathlib.Path, help="write everything measured to this file")
-    options = parser.parse_args()
-    if options.json:
-        record.check_writable(options.json)
-    command = shlex.join(["python", "-m", "specjax.benchmarks.kept", *sys.argv[1:]])
-    result = measure(options.vocab_size, options.trees, command)
-    if options.json:
-        record.write(result, options.json)
+    result = record.script("kept", __doc__, {"vocab_size": 1000, "trees": 300}, measure)
     table = Table("children", "off by", "T", *("\n".join(pair) for pair in RULES))
     for row in result["rows"]:
         numbers = (f"{value:.2f}" for value in row["kept"].values())

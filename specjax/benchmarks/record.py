@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -9,6 +10,8 @@ import math
 import os
 import pathlib
 import platform
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -57,6 +60,31 @@ def check_writable(path: pathlib.Path) -> None:
     part = path.with_name(path.name + ".part")
     part.touch()
     part.unlink()
+
+
+def script(
+    name: str, about: str | None, numbers: dict[str, int], measure: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """A module of `specjax.benchmarks` as a program: what `measure(**numbers, command=...)` gives, written to `--json`.
+
+    Args:
+      name: of the module.
+      about: its docstring.
+      numbers: options that are whole numbers, by the name of the argument, with their defaults.
+      measure: does the work.
+    """
+    parser = argparse.ArgumentParser(description=(about or "").split("\n")[0])
+    for option, default in numbers.items():
+        parser.add_argument("--" + option.replace("_", "-"), type=int, default=default)
+    parser.add_argument("--json", type=pathlib.Path, help="write everything measured to this file")
+    options = parser.parse_args()
+    if options.json:
+        check_writable(options.json)
+    command = shlex.join(["python", "-m", f"specjax.benchmarks.{name}", *sys.argv[1:]])
+    result = measure(**{option: getattr(options, option) for option in numbers}, command=command)
+    if options.json:
+        write(result, options.json)
+    return result
 
 
 @contextlib.contextmanager

@@ -6,24 +6,20 @@ again pays that again; one that walks down a single path looks at few of them.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import pathlib
-import shlex
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from specjax import verify
 from specjax._src.noise import Noise
-from specjax._src.tree import Shape, TokenTree, full_paths, paths_shape, static_parents
+from specjax._src.tree import Shape, TokenTree, full_paths, paths_shape
 from specjax._src.types import Array, Verdict, Verifier
 from specjax.benchmarks import progress, record
+from specjax.benchmarks.kept import blank_tree, drafted, last_children, random_laws
 from specjax.benchmarks.timing import Program, in_turns
 
 SOFTMAX = "softmax"
@@ -46,15 +42,9 @@ class Task(NamedTuple):
 
 def make_task(vocab_size: int, seed: int = 0) -> Task:
     """A tree whose children are drawn without replacement from a law near the target's."""
-    shape = paths_shape(PATHS)
-    size = (1, shape.num_nodes, vocab_size)
-    teacher, shift, drawn = (jax.random.fold_in(jax.random.key(seed), i) for i in range(3))
-    logits = 1.5 * jax.random.gumbel(teacher, size)
-    draft = jax.nn.log_softmax(logits + DISTANCE * jax.random.normal(shift, size))
-    parents = static_parents(shape, 1)
-    best = jax.lax.top_k(draft + jax.random.gumbel(drawn, size), shape.num_ranks)[1]
-    tokens = best[:, parents[0].clip(0), jnp.asarray(shape.ranks).clip(0)].at[:, 0].set(0)
-    return Task(TokenTree(tokens, parents, jnp.ones_like(parents, bool), shape, draft), jax.nn.log_softmax(logits))
+    blank = blank_tree(paths_shape(PATHS), 1)
+    laws, drawn = random_laws((*blank.tokens.shape, vocab_size), DISTANCE, 1.0, seed)
+    return Task(drafted("without_replacement", blank, laws, None, drawn), laws.target)
 
 
 def rules() -> dict[str, tuple[Verifier, bool]]:
@@ -100,13 +90,6 @@ def measure(vocab_size: int, repeats: int, command: str) -> dict[str, Any]:
         "seconds": seconds}
 
 
-def last_children(shape: Shape) -> Array:
-    """Which nodes are the last child of their parent, as the drawn ones of hybrid siblings are: bool [1, N]."""
-    parents = np.asarray(shape.parents)
-    return jnp.asarray([[node > 0 and node == max(np.flatnonzero(parents == parents[node]))
-                         for node in range(shape.num_nodes)]])
-
-
 def _clock(function: Callable[[Task, Array], Any], task: Task) -> Callable[[], float]:
     program = Program(function, task, jnp.uint32(0))
     seeds = iter(range(1, 1 << 30))
@@ -115,17 +98,7 @@ def _clock(function: Callable[[Task, Array], Any], task: Task) -> Callable[[], f
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--vocab-size", type=int, default=152_000)
-    parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--json", type=pathlib.Path, help="write everything measured to this file")
-    options = parser.parse_args()
-    if options.json:
-        record.check_writable(options.json)
-    command = "python -m specjax.benchmarks.verifiers " + shlex.join(sys.argv[1:])
-    result = measure(options.vocab_size, options.repeats, command)
-    if options.json:
-        record.write(result, options.json)
+    result = record.script("verifiers", __doc__, {"vocab_size": 152_000, "repeats": 21}, measure)
     for name, ratio in result["over_softmax"].items():
         print(f"{name:32} {ratio:5.2f} softmaxes")
 

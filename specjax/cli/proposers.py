@@ -7,6 +7,7 @@ from typing import Any
 
 import specjax
 from specjax._src.draft.choices import EAGLE_PATHS, MEDUSA_PATHS, best_paths
+from specjax._src.draft.dynamic_tree import plan
 from specjax._src.tree import Path
 from specjax._src.types import Drafter, Verifier
 from specjax.checkpoints import LoadedHead, LoadedModel, check_same_tokenizer, embedded_names
@@ -126,11 +127,10 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
             head, _static(EAGLE_PATHS, k, 5, nodes, rates), siblings=wanted.siblings or "hybrid")
     if k is not None and nodes == k + 1:
         return specjax.draft.eagle(head, k, siblings=wanted.siblings or "hybrid")
-    grow, usual = {DrafterName.EAGLE2: (specjax.draft.eagle2, 6), DrafterName.EAGLE3: (specjax.draft.eagle3, 8)}[
-        wanted.name]
-    depth = usual if k is None else k
-    nodes = nodes or min(NODES, 1 + WIDTH + (depth - 1) * WIDTH**2)
-    return grow(head, nodes, depth, WIDTH, drawn=_drawn(wanted, nodes))
+    grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
+    depth = {} if k is None else {"depth": k}
+    nodes = nodes or (NODES if k is None else min(NODES, 1 + plan(NODES, k, WIDTH, 0).looked_at))
+    return grow(head, nodes, width=WIDTH, drawn=_drawn(wanted, nodes), **depth)
 
 
 def fitting(name: DrafterName, siblings: str, wanted: dict[str, Any]) -> dict[str, Any]:
