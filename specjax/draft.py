@@ -3,8 +3,8 @@
 Trees are given as paths of ranks: `(0, 2)` is the third best child of the best child of the root. `siblings` says how
 the children of a node come about when a row samples (a greedy row always gets the likeliest ones):
 
+* "without_replacement" (of static trees the default): each is drawn from the draft's law without those before it;
 * "hybrid": all but the last are the likeliest tokens, the last is drawn from the draft's law without them;
-* "without_replacement": each is drawn from the draft's law without those before it;
 * "independent": each is drawn from the draft's law;
 * "chosen": all are the likeliest.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import specjax
@@ -19,7 +20,7 @@ FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.
 """Which kind of head each drafter reads."""
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
 NODES = 32  # of a dynamic tree, the root included
-WIDTH = 8  # nodes that a dynamic tree expands at each depth
+WIDTH = 8  # nodes that a dynamic tree expands at each depth, at most unless it has to
 SELF_SHARE = 2 / 3  # of the target's layers, the first ones, draft for it
 
 
@@ -106,7 +107,7 @@ def make_drafter(
         if nodes is None or nodes == 1 + k:
             return specjax.draft.from_model(draft.model, k), draft.params
         return specjax.draft.dynamic_model_tree(
-            draft.model, nodes, k, WIDTH, drawn=_drawn(wanted, nodes)), draft.params
+            draft.model, nodes, k, _width(nodes, k), drawn=_drawn(wanted, nodes)), draft.params
     if wanted.name == DrafterName.NGRAM:
         return specjax.draft.ngram(k), None
     if wanted.name == DrafterName.SELF:
@@ -122,15 +123,15 @@ def _from_head(wanted: Wanted, draft: LoadedHead) -> Drafter:
     rates = draft.metadata.get("held_out", {}).get("ranks")  # as `specjax train` measured them
     if wanted.name == DrafterName.MEDUSA:
         return specjax.draft.medusa(head, _static(MEDUSA_PATHS, k, head.num_heads, nodes, rates))
+    siblings = {"siblings": wanted.siblings} if wanted.siblings else {}
     if wanted.name == DrafterName.EAGLE:
-        return specjax.draft.eagle(
-            head, _static(EAGLE_PATHS, k, 5, nodes, rates), siblings=wanted.siblings or "hybrid")
+        return specjax.draft.eagle(head, _static(EAGLE_PATHS, k, 5, nodes, rates), **siblings)
     if k is not None and nodes == k + 1:
-        return specjax.draft.eagle(head, k, siblings=wanted.siblings or "hybrid")
+        return specjax.draft.eagle(head, k, **siblings)
     grow = specjax.draft.eagle2 if wanted.name == DrafterName.EAGLE2 else specjax.draft.eagle3
-    depth = {} if k is None else {"depth": k}
-    nodes = nodes or (NODES if k is None else min(NODES, 1 + plan(NODES, k, WIDTH, 0).looked_at))
-    return grow(head, nodes, width=WIDTH, drawn=_drawn(wanted, nodes), **depth)
+    depth = inspect.signature(grow).parameters["depth"].default if k is None else k
+    nodes = nodes or min(NODES, 1 + plan(NODES, depth, WIDTH, 0).looked_at)
+    return grow(head, nodes, depth, _width(nodes, depth), drawn=_drawn(wanted, nodes))
 
 
 def fitting(name: DrafterName, siblings: str, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -143,6 +144,14 @@ def fitting(name: DrafterName, siblings: str, wanted: dict[str, Any]) -> dict[st
 def make_verifier(name: VerifierName) -> Verifier | None:
     """The verifier of that name; None lets `specjax.generate` choose."""
     return None if name == VerifierName.AUTO else getattr(specjax.verify, name.value)()
+
+
+def _width(nodes: int, depth: int) -> int:
+    """Few nodes that are looked at four times over, or a pass of the head costs more than the tree gains by it."""
+    width = min(WIDTH, max(2, nodes // 4))
+    while plan(nodes, depth, width, 0).looked_at < nodes - 1:
+        width += 1
+    return width
 
 
 def _drawn(wanted: Wanted, nodes: int) -> int:

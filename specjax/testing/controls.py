@@ -144,7 +144,7 @@ def pruned_by_own_score(model: Model, paths: Paths) -> Pair:
         bad = tree.drawn & (score < jnp.log(0.7))
         return replace(tree, valid=tree.valid & ~bad & ~tree.below(bad)), state
 
-    return _changed(model_tree(model, paths), prune), hybrid.hybrid()
+    return _changed(model_tree(model, paths, siblings="hybrid"), prune), hybrid.hybrid()
 
 
 def forgotten_replacement(model: Model, paths: Paths) -> Pair:

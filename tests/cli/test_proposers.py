@@ -28,11 +28,17 @@ def shape(name, k=None, nodes=None, siblings="", rates=None, heads=HEADS):
 @pytest.mark.parametrize(("name", "k", "nodes", "want"), [
     (Name.MEDUSA, None, None, (64, 4)), (Name.MEDUSA, 2, None, None), (Name.MEDUSA, None, 10, None),
     (Name.EAGLE, None, None, (26, 5)), (Name.EAGLE, 3, 20, (20, 3)), (Name.EAGLE2, None, 32, (32, 6)),
-    (Name.EAGLE3, None, None, (32, 8)), (Name.EAGLE2, 1, None, (9, 1)), (Name.EAGLE3, None, 4, (4, 3))])
+    (Name.EAGLE3, None, None, (32, 8)), (Name.EAGLE2, 1, None, (9, 1)), (Name.EAGLE3, None, 4, (4, 3)),
+    (Name.EAGLE2, 1, 40, (40, 1))])
 def test_trees_have_the_size_that_is_asked_for(name, k, nodes, want):
     got = shape(name, k, nodes)
     assert want is None or (got.num_nodes, got.depth) == want
     assert nodes in (None, got.num_nodes) and k in (None, got.depth)
+
+
+def test_small_trees_look_at_little():
+    widths = [shape(Name.EAGLE3, None, nodes).branching - 1 for nodes in (4, 8, 16, 32, 64)]
+    assert widths == [2, 2, 4, 8, 8]
 
 
 def test_measured_rates_make_the_tree():

@@ -23,7 +23,7 @@ BAD = testing.random_trigram(2, V, 2.0)
 """A draft that knows nothing of the target."""
 
 K, PATHS = 3, draft.full_paths(2, 2, 1)
-TREE = draft.model_tree(TARGET[0], PATHS)
+TREE = draft.model_tree(TARGET[0], PATHS, siblings="hybrid")
 NGRAM, MODEL = draft.ngram(K), draft.from_model(TARGET[0], K)
 HEAD = trigram_head(V)
 DRAFTERS = {

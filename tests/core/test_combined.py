@@ -217,7 +217,7 @@ def test_verifiers_that_do_not_fit(drafter, verifier, words):
 def test_what_auto_takes():
     wanted = {"tree": "traversal", "eagle": "traversal", "independent": "specinfer", "chosen": "match",
               "dynamic": "hybrid", "eagle-chain": "block", "medusa": "match", "self": "block", "fallback": "block",
-              "fallback-tree": "hybrid", "union": "hybrid", "union-tree": "hybrid"}
+              "fallback-tree": "without_replacement", "union": "hybrid", "union-tree": "hybrid"}
     assert {name: specjax.speculative(TARGET[0], DRAFTERS[name]).rules.verifier.name for name in wanted} == wanted
     assert V > 5 and draft.union(NGRAM, MODEL) is draft.union(first=NGRAM, second=MODEL)
 

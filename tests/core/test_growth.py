@@ -250,6 +250,7 @@ def test_no_deeper_than_its_nodes_reach():
 
 
 def test_equal_factories_give_one_object():
-    assert draft.model_tree(MODEL, [(1,), (0,)]) is draft.model_tree(MODEL, tree=((0,), (1,)), siblings="hybrid")
+    same = draft.model_tree(MODEL, tree=((0,), (1,)), siblings="without_replacement")
+    assert draft.model_tree(MODEL, [(1,), (0,)]) is same
     assert draft.dynamic_model_tree(MODEL, 5, 2, 2) is draft.dynamic_model_tree(MODEL, 5, width=2, depth=2, drawn=0)
     assert draft.model_tree(MODEL, 3).siblings == "one" and draft.model_tree(MODEL, 3).shape.is_chain

@@ -42,19 +42,20 @@ SETTINGS = {
     "constraint": (Sampling(temperature=1.0), NO_REPEATS),
 }
 PATHS = draft.full_paths(2, 2, 1)
+HYBRID = draft.model_tree(TARGET[0], PATHS, siblings="hybrid")
 TREES = {
     "match": (draft.model_tree(TARGET[0], PATHS), verify.match()),
     "specinfer": (draft.model_tree(TARGET[0], PATHS, siblings="independent"), verify.specinfer()),
     "without_replacement": (
         draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.without_replacement()),
     "replaced": (draft.model_tree(TARGET[0], PATHS, siblings="independent"), verify.without_replacement()),
-    "hybrid": (draft.model_tree(TARGET[0], PATHS), verify.hybrid()),
+    "hybrid": (HYBRID, verify.hybrid()),
     "traversal": (draft.model_tree(TARGET[0], PATHS, siblings="without_replacement"), verify.traversal()),
-    "hybrid, traversal": (draft.model_tree(TARGET[0], PATHS), verify.traversal()),
+    "hybrid, traversal": (HYBRID, verify.traversal()),
     "grown": (draft.dynamic_model_tree(TARGET[0], 8, K, 2), verify.match()),
     "grown, hybrid": (draft.dynamic_model_tree(TARGET[0], 8, K, 2, drawn=3), verify.hybrid()),
     "union": (draft.union(draft.ngram(K), draft.from_model(TARGET[0], K)), verify.hybrid()),
-    "fallback": (draft.fallback(draft.ngram(K), draft.model_tree(TARGET[0], PATHS)), verify.hybrid()),
+    "fallback": (draft.fallback(draft.ngram(K), HYBRID), verify.hybrid()),
     "chains": (draft.fallback(draft.ngram(K), draft.from_model(TARGET[0], K)), verify.block()),
     "self": (draft.self_model(coarse(TARGET[0]), K), verify.block()),
     "head": (draft.union(draft.ngram(K), draft.eagle2(trigram_head(V), 8, K, 2, drawn=3)), verify.hybrid()),

@@ -38,14 +38,15 @@ class EagleState:
 
 
 def eagle(
-    head: DraftHead, tree: int | Iterable[Sequence[int]] = EAGLE_PATHS, *, siblings: str = "hybrid"
+    head: DraftHead, tree: int | Iterable[Sequence[int]] = EAGLE_PATHS, *, siblings: str = "without_replacement"
 ) -> Drafter:
     """EAGLE-1 (arXiv:2401.15077): a static tree, or a chain, from a head; its parameters are `draft_params`.
 
     Args:
       head: reads features of the target, see `specjax.load_head`.
       tree: paths of ranks (default: the tree of 25 nodes that EAGLE-1 publishes), or a number of tokens for a chain.
-      siblings: how the children of a node come about: "hybrid", "without_replacement", "independent" or "chosen".
+      siblings: how the children of a node come about (see `specjax.draft`). Drawn without replacement they keep most of
+        a tree made for greedy text, as the published ones are; on a full tree "hybrid" keeps more (docs/design.md).
 
     Raises:
       TypeError: if the network is of another kind.

@@ -18,7 +18,9 @@ from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Attend, Cache, Context, Drafter, Feedback, Model
 
 
-def model_tree(model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "hybrid") -> Drafter:
+def model_tree(
+    model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "without_replacement"
+) -> Drafter:
     """Draft a static tree with another `Model` of the same vocabulary; its parameters are `draft_params`.
 
     The model must honour `Attend.ancestors` wider than its tokens (`specjax.testing.check_model` says whether it does).
@@ -27,8 +29,7 @@ def model_tree(model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "
     Args:
       model: the draft.
       tree: paths of ranks, such as `draft.full_paths(3, 2, 1)`.
-      siblings: how the children of a node come about: "hybrid", "without_replacement", "independent" or "chosen"
-        (see `specjax.draft`).
+      siblings: how the children of a node come about (see `specjax.draft`, and `draft.eagle` on the default).
 
     Raises:
       TypeError: if the network is of another kind.

@@ -54,6 +54,13 @@ def prob(law: Array, token: Array) -> Array:
     return jnp.where(token >= 0, chance, 0.0)
 
 
+def only(law: Array, token: Array, kept: Array) -> Array:
+    """`law` [B, n, V], with 0 at `token` [B, n] unless it is `kept` [B, n]: written in place, no pass over V."""
+    batch, size = token.shape
+    spot = jnp.arange(batch)[:, None], jnp.arange(size), jnp.maximum(token, 0)
+    return law.at[spot].multiply(jnp.where(kept, 1.0, 0.0), unique_indices=True)
+
+
 def normalise(weights: Array, fallback: Array) -> Array:
     """`weights` [..., V] over their sum; `fallback` where that is 0 or not finite (p equal to q up to rounding)."""
     mass = jnp.sum(weights, axis=-1, keepdims=True)

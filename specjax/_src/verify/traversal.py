@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,6 +13,20 @@ from specjax._src.tree import SIBLINGS, TokenTree
 from specjax._src.types import Array, Verifier
 from specjax._src.verify import law
 from specjax._src.verify import node as nodes
+
+
+class Level(NamedTuple):
+    """The n nodes of a level that have children, those with most first.
+
+    Attributes:
+      nodes: int [n].
+      families: int [n, K], their children, -1 behind them.
+      counts: int [n], how many they are.
+    """
+
+    nodes: np.ndarray
+    families: np.ndarray
+    counts: np.ndarray
 
 
 @functools.cache
@@ -35,29 +51,62 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
 
     What a subtree decides has no part in a, so that all nodes of a level are weighed at once, child by child.
     """
-    tokens = jnp.where(tree.valid, tree.tokens, -1)
-    turn = jnp.arange(tokens.shape[1]) + jnp.where(tree.drawn, 0, tokens.shape[1])  # drawn siblings are asked first
-    joint = jnp.ones(tokens.shape)  # a of each node before its children are asked ..
+    turn = jnp.arange(tree.tokens.shape[1]) + jnp.where(tree.drawn, 0, tree.tokens.shape[1])  # drawn ones come first
+    joint = jnp.zeros(tree.tokens.shape).at[:, 0].set(1.0)  # a of each node before its children are asked ..
     stop = joint  # .. and after they are refused
-    row = jnp.arange(tokens.shape[0])[:, None]
-    for level, families, counts in _levels(_known(tree)):
-        p, a = jnp.exp(target[:, level]), joint[:, level]
-        q = None if tree.draft_logits is None else jnp.exp(tree.draft_logits[:, level])
-        order = jnp.argsort(jnp.where(families < 0, 2 * tokens.shape[1], turn[:, families]), axis=-1)
-        children = jnp.take_along_axis(jnp.broadcast_to(families, order.shape), order, axis=-1)
-        for place in range(counts[0]):
-            size = int(np.sum(counts > place))  # the nodes with most children come first
-            child, p, a, q = children[:, :size, place], p[:, :size], a[:, :size], None if q is None else q[:, :size]
-            token, drawn = tokens[row, child], tree.drawn[row, child]
-            proposal, q_token = nodes.proposal(q, token, drawn)
-            joint = joint.at[row, child].set(nodes.accept(a * nodes.prob(p, token), q_token))
-            p, a = nodes.refused(p, proposal, token, a)
-            stop = stop.at[:, level[:size]].set(a)
-            q = None if q is None else nodes.without(q, jnp.where(drawn, token, -1))
-        below = families[families >= 0]
-        stop = stop.at[:, below].set(joint[:, below])
+    for level in _levels(_known(tree)):
+        # A level that no row can reach costs nothing, and laws are made when it is their turn, not of all levels first.
+        weigh = functools.partial(_weigh, tree, target, turn, level)
+        joint, stop = jax.lax.cond(
+            jnp.any(joint[:, level.nodes] > 0.0), weigh, lambda *given: given, joint, stop)
     stop = jnp.where(tree.valid, stop, 0.0).at[:, 0].set(1.0)
     return law.Plan(tree, target, _ends(tree, stop, turn), joint)
+
+
+def _weigh(
+    tree: TokenTree, target: Array, turn: Array, level: Level, joint: Array, stop: Array
+) -> tuple[Array, Array]:
+    """`joint` with the children of a level, `stop` with its nodes and as if their children had none.
+
+    P and Q are kept as weights and what to scale them by, and a token is taken from them where it stands, so that a
+    child costs a look at each law and a new P, no more.
+    """
+    row = jnp.arange(tree.tokens.shape[0])[:, None]
+    order = jnp.argsort(jnp.where(level.families < 0, 2 * turn.shape[-1], turn[:, level.families]), axis=-1)
+    children = jnp.take_along_axis(jnp.broadcast_to(level.families, order.shape), order, axis=-1)
+    p, q = (None if one is None else jnp.exp(one[:, level.nodes]) for one in (target, tree.draft_logits))
+    a = p_scale = joint[:, level.nodes]
+    q_scale = jnp.ones(a.shape)
+    for place in range(children.shape[-1]):
+        size = int(np.sum(level.counts > place))  # the nodes with most children come first
+        a, p, p_scale, q_scale, child = (one[:, :size] for one in (a, p, p_scale, q_scale, children[..., place]))
+        q = None if q is None else q[:, :size]
+        token = jnp.where(tree.valid[row, child], tree.tokens[row, child], -1)
+        at_token = 0.0 if q is None else q_scale * nodes.prob(q, token)
+        drawn = tree.drawn[row, child] & (at_token > 0.0)
+        chosen = (token >= 0) & ~drawn
+        joint = joint.at[row, child].set(nodes.accept(
+            p_scale * nodes.prob(p, token), jnp.where(chosen, 1.0, at_token)))
+        p = nodes.only(p, token, ~chosen)
+        if q is None:
+            p = p_scale[..., None] * p
+        else:
+            taken = jnp.where(drawn, q_scale, 0.0)[..., None] * q
+            p = jnp.maximum(p_scale[..., None] * p, taken) - taken
+            q = nodes.only(q, token, ~drawn)
+            q_scale = _over(jnp.sum(q, axis=-1))
+        mass, whole = jnp.sum(p, axis=-1), a >= 1.0
+        p_scale = jnp.where(whole, _over(mass), 1.0 / jnp.where(whole, 1.0, mass + 1.0 - a))
+        a = jnp.where(whole, 1.0, mass * p_scale)
+        stop = stop.at[:, level.nodes[:size]].set(a)
+    below = level.families[level.families >= 0]
+    return joint, stop.at[:, below].set(joint[:, below])
+
+
+def _over(mass: Array) -> Array:
+    """`1 / mass`, and 0 of a mass that is none."""
+    some = mass > jnp.finfo(mass.dtype).tiny
+    return jnp.where(some, 1.0 / jnp.where(some, mass, 1.0), 0.0)
 
 
 def _ends(tree: TokenTree, stop: Array, turn: Array) -> Array:
@@ -81,15 +130,13 @@ def _known(tree: TokenTree) -> tuple[int, ...]:
 
 
 @functools.cache
-def _levels(parents: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Level by level, for the n nodes that have children, those with most first: the nodes [n], their children [n, K]
-    with -1 behind them, and their number [n]."""
+def _levels(parents: tuple[int, ...]) -> list[Level]:
     children = [[node for node, parent in enumerate(parents) if parent == above] for above in range(len(parents))]
     levels, level = [], [0]
     while any(children[node] for node in level):
         inner = sorted((node for node in level if children[node]), key=lambda node: -len(children[node]))
         counts = np.array([len(children[node]) for node in inner])
         families = np.array([children[node] + [-1] * (counts[0] - len(children[node])) for node in inner])
-        levels.append((np.array(inner), families, counts))
+        levels.append(Level(np.array(inner), families, counts))
         level = [child for node in level for child in children[node]]
     return levels
