@@ -94,7 +94,11 @@ def load_head(
     Raises:
       ValueError: if there is no such head, it was made for another target (each difference is named), a file is
         damaged, or tensors are missing, unknown or of another shape or dtype than the config says; each is named.
+      TypeError: if `target` is no loaded model.
     """
+    if not isinstance(target, loading.LoadedModel):
+        raise TypeError(f"load_head needs the target that the head drafts for, as specjax.load gives it, got a "
+                        f"{type(target).__name__}: pass specjax.load(NAME)")
     folder = loading.find(path_or_name)
     manifest = Manifest.read(folder)
     if manifest.family not in HEADS:

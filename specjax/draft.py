@@ -8,7 +8,8 @@ the children of a node come about when a row samples (a greedy row always gets t
 * "independent": each is drawn from the draft's law;
 * "chosen": all are the likeliest.
 
-`chain`, `chain_shape` and `root` are what a drafter of one's own builds its proposal from.
+`chain`, `chain_shape`, `paths_shape`, `static_parents` and `root` are what a drafter of one's own builds its proposal
+from.
 """
 
 from specjax._src.draft.choices import EAGLE_PATHS as EAGLE_PATHS
@@ -31,9 +32,11 @@ from specjax._src.draft.union import union as union
 from specjax._src.tree import chain as chain
 from specjax._src.tree import chain_shape as chain_shape
 from specjax._src.tree import full_paths as full_paths
+from specjax._src.tree import paths_shape as paths_shape
+from specjax._src.tree import static_parents as static_parents
 
 __all__ = [
     "EAGLE_PATHS", "MEDUSA_PATHS", "best_paths", "chain", "chain_shape", "dynamic_model_tree", "eagle", "eagle2",
-    "eagle3", "fallback", "from_model", "full_paths", "medusa", "model_tree", "ngram", "null", "root", "self_model",
-    "sequoia_paths", "union",
+    "eagle3", "fallback", "from_model", "full_paths", "medusa", "model_tree", "ngram", "null", "paths_shape", "root",
+    "self_model", "sequoia_paths", "static_parents", "union",
 ]  # fmt: skip

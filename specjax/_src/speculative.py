@@ -197,6 +197,8 @@ def _small_cache(model: Model) -> Any:
 def check_pair(rules: Rules, params: Params) -> None:
     """Refuse parameters that do not go with the drafter."""
     drafter = rules.drafter
+    checks.arrays("params", params.target, "`params` of specjax.load")
+    checks.arrays("draft_params", params.draft, "`params` of specjax.load or specjax.load_head")
     if drafter.needs_params and params.draft is None and not drafter.own_target:
         raise ValueError(f"drafter {drafter.name} has a model of its own, but draft_params is None: pass its "
                          "parameters as draft_params")

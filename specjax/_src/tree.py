@@ -133,7 +133,8 @@ class TokenTree:
     Attributes:
       tokens: int32 [B, N]; 0 where not valid.
       parents: int32 [B, N], index of each node's parent, -1 for the root.
-      valid: bool [B, N]. The root of a live row is valid; below an invalid node all are invalid.
+      valid: bool [B, N]. The root of a live row is valid; below an invalid node all are invalid. Of drawn siblings the
+        valid ones come first: the law of a later one depends on those before it.
       shape: static.
       draft_logits: float32 [B, N, V] or None. Row `i` is the normalised log-law, *after* the sampling transforms,
         from which the drawn children of node `i` were drawn (of hybrid siblings: without the chosen ones). None means

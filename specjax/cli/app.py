@@ -92,8 +92,8 @@ def generate(
     verifier: VerifierOption = VerifierName.AUTO,
     num_speculative_tokens: Annotated[
         int | None,
-        typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed in a round; of a tree, its depth. "
-                     "Default: the drafter's usual number, 5 of a chain."),
+        typer.Option("--num-speculative-tokens", "-k", min=1, help="Tokens proposed in a round; of a tree, the most it "
+                     "may be deep. Default: the drafter's usual number, 5 of a chain."),
     ] = None,
     num_nodes: NumNodes = None,
     siblings: SiblingsOption = None,

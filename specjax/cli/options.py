@@ -70,7 +70,9 @@ DrafterOption = Annotated[
 ]
 VerifierOption = Annotated[VerifierName, typer.Option(help="Which rule keeps the proposals; all of them are exact.")]
 NumNodes = Annotated[
-    int | None, typer.Option(min=2, help="Nodes of a tree, the root included. Default: the drafter's usual tree.")
+    int | None,
+    typer.Option(min=2, help="Nodes of a tree, the root included; k + 1 of them are a chain, which is drawn. Default: "
+                 "the drafter's usual tree."),
 ]
 SiblingsOption = Annotated[
     SiblingsName | None,

@@ -20,7 +20,7 @@ FAMILY = {DrafterName.MEDUSA: "medusa", DrafterName.EAGLE: "eagle", DrafterName.
 """Which kind of head each drafter reads."""
 DRAFT_OF = {"tiny-python": "tiny-python-draft"}
 NODES = 32  # of a dynamic tree, the root included
-WIDTH = 8  # nodes that a dynamic tree expands at each depth, at most unless it has to
+WIDTH = 8  # nodes that a dynamic tree expands at each depth, see `_width`
 SELF_SHARE = 2 / 3  # of the target's layers, the first ones, draft for it
 
 
@@ -147,7 +147,10 @@ def make_verifier(name: VerifierName) -> Verifier | None:
 
 
 def _width(nodes: int, depth: int) -> int:
-    """Few nodes that are looked at four times over, or a pass of the head costs more than the tree gains by it."""
+    """Nodes to expand at each depth: a quarter of the tree, from 2 to WIDTH, and more where a shallow tree needs it.
+
+    A wide frontier makes each pass of the draft dearer, and a small tree has no room for what it finds.
+    """
     width = min(WIDTH, max(2, nodes // 4))
     while plan(nodes, depth, width, 0).looked_at < nodes - 1:
         width += 1
@@ -157,6 +160,9 @@ def _width(nodes: int, depth: int) -> int:
 def _drawn(wanted: Wanted, nodes: int) -> int:
     if wanted.siblings not in ("", "chosen", "hybrid"):
         raise ValueError(f"a tree that grows in each row has siblings that are chosen or hybrid, not {wanted.siblings}")
+    if wanted.siblings == "hybrid" and nodes < 3:
+        raise ValueError("siblings that are hybrid need a chosen node that one is drawn below: ask for --num-nodes 3 "
+                         f"at least, not {nodes}")
     return max(1, nodes // 4) if wanted.siblings == "hybrid" else 0
 
 

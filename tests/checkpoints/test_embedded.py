@@ -68,6 +68,11 @@ def test_the_pair_writes_a_function_and_stops(pair):
     assert float(fast.stats.mean_accepted_length[0]) > 2.0
 
 
+def test_a_head_needs_its_target_loaded():
+    with pytest.raises(TypeError, match=r"load_head needs the target .* got a str: pass specjax.load"):
+        specjax.load_head(FOLDERS["eagle3"], "tiny-python")
+
+
 def rates(loaded):
     """How often the target's choice is the guess of each rank at each depth, as training measured it."""
     return loaded.metadata["held_out"]["ranks"]

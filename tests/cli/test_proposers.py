@@ -36,6 +36,12 @@ def test_trees_have_the_size_that_is_asked_for(name, k, nodes, want):
     assert nodes in (None, got.num_nodes) and k in (None, got.depth)
 
 
+def test_hybrid_trees_have_a_chosen_node():
+    assert shape(Name.EAGLE2, None, 3, "hybrid").num_nodes == 3
+    with pytest.raises(ValueError, match="--num-nodes 3 at least, not 2"):
+        shape(Name.EAGLE2, None, 2, "hybrid")
+
+
 def test_small_trees_look_at_little():
     widths = [shape(Name.EAGLE3, None, nodes).branching - 1 for nodes in (4, 8, 16, 32, 64)]
     assert widths == [2, 2, 4, 8, 8]

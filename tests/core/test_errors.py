@@ -79,6 +79,8 @@ def test_value_errors(arguments, words):
     ({"drafter": draft.ngram}, ["drafter", "factory"]),
     ({"verifier": draft.null()}, ["verifier", "specjax.verify"]),
     ({"constraint": lambda token: True}, ["constraint", "specjax.Constraint"]),
+    ({"drafter": MODEL, "draft_params": TARGET}, ["draft_params", "function", "specjax.load_head"]),
+    ({"drafter": MODEL, "draft_params": "tiny-python-draft"}, ["draft_params", "str", "`params` of"]),
 ])
 def test_type_errors(arguments, words):
     with pytest.raises(TypeError) as error:

@@ -77,11 +77,15 @@ def test_chosen_drafts(verifier, name):
 
 
 def extreme(tables, pair):
-    """Target and draft that are equal, nearly so, or share no token; as they are under any other name."""
+    """Target and draft that are equal, nearly so, or share no token, or a draft whose best token has nearly all of its
+    mass; as they are under any other name."""
     if pair == "equal":
         return tables._replace(draft=tables.target)
     if pair == "nearly equal":
         return tables._replace(draft=[logits + np.float32(1e-6) * logits[..., ::-1] for logits in tables.target])
+    if pair.startswith("sure by "):
+        gap = np.float32(pair.removeprefix("sure by "))
+        return tables._replace(draft=[one + gap * (one == one.max(-1, keepdims=True)) for one in tables.draft])
     if pair == "disjoint":
         far = np.array([0, 0, -200, -200], np.float32)
         return exact.Tables([one + far for one in tables.target], [one + far[::-1] for one in tables.draft])

@@ -64,12 +64,12 @@ def test_transforms(verifier, siblings, setting):
         exact.assert_same_law(law, expected("(2, 2)", 3, setting))
 
 
-@pytest.mark.parametrize("pair", ["equal", "sharp", "disjoint", "nearly equal"])
+@pytest.mark.parametrize("pair", ["equal", "sharp", "disjoint", "nearly equal", "sure by 20", "sure by 80"])
 @pytest.mark.parametrize(("verifier", "siblings"), [
     ("specinfer", "independent"), ("without_replacement", "without_replacement"), ("traversal", "without_replacement"),
     ("hybrid", "hybrid")])
 def test_extreme_pairs(verifier, siblings, pair):
-    """Residuals of mass 0 or nearly so, acceptance 0 and 1."""
+    """Residuals of mass 0 or nearly so, acceptance 0 and 1, second children drawn from next to nothing."""
     both = tables("(2, 2)", 4, 11, 12.0 if pair == "sharp" else 1.5)
     both = extreme(both, pair)
     for law in trees.tree_text_laws(VERIFIERS[verifier], both, SHAPES["(2, 2)"], siblings):

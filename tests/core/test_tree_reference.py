@@ -22,7 +22,6 @@ RULES = {
     "match": (verify.match(), "chosen"), "specinfer": (verify.specinfer(), "independent"),
     "without_replacement": (verify.without_replacement(), "without_replacement"),
     "hybrid": (verify.hybrid(), "hybrid"), "traversal": (verify.traversal(), "without_replacement")}
-NODE_RULES = [name for name in RULES if name != "traversal"]
 
 
 def random_laws(random):

@@ -34,9 +34,8 @@ def rule(here: nodes.Node) -> tuple[Array, Array]:
     possible = jnp.take_along_axis(here.q, jnp.maximum(here.tokens, 0), axis=1) > 0.0
     is_drawn = here.drawn & possible
     token = jnp.where(jnp.any(is_drawn, axis=1), rows.take(here.tokens, jnp.argmax(is_drawn, axis=1)), -1)
-    accept = nodes.accept(nodes.prob(here.p, token), nodes.prob(here.q, token))
-    left, _ = nodes.refused(here.p, here.q, token)
-    left = rows.select(token >= 0, left, here.p)
-    chances, after = match.choose(here._replace(p=left, tokens=jnp.where(is_drawn, -1, here.tokens)))
+    accept, left = nodes.ask(nodes.owed(here.p, here.q, jnp.ones(token.shape)), token, token >= 0)
+    rest = nodes.normalise(left.p, here.p)
+    chances, after = match.choose(here._replace(p=rest, tokens=jnp.where(is_drawn, -1, here.tokens)))
     first = is_drawn & (jnp.cumsum(is_drawn, axis=1) == 1)
     return jnp.where(first, accept[:, None], (1.0 - accept)[:, None] * chances), after

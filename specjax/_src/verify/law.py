@@ -41,18 +41,16 @@ class Plan:
 def residual(plan: Plan, node: Array) -> Array:
     """The law of the token after `node` [B], if that is the last one kept, normalised: float32 [B, V].
 
-    The children `x_1 .. x_K`, drawn from q without replacement, are refused one after the other (`node.refused`), each
-    but the first with what q leaves without those before it.
+    The children `x_1 .. x_K`, drawn from q without replacement, are refused one after the other (`node.ask`), each but
+    the first with what q leaves without those before it.
     """
     if plan.tree.shape.is_chain:
         return _chain_residual(plan, node)
     here = nodes.at(plan.tree, plan.target, node)
-    p, q, scale = here.p, here.q, rows.take(plan.scale, node)
+    left = nodes.owed(here.p, here.q, rows.take(plan.scale, node))
     for child in range(plan.tree.shape.branching):
-        token, drawn = here.tokens[:, child], here.drawn[:, child]
-        p, scale = nodes.refused(p, nodes.proposal(q, token, drawn)[0], token, scale)
-        q = None if q is None else nodes.without(q, jnp.where(drawn, token, -1))
-    return p
+        _, left = nodes.ask(left, here.tokens[:, child], here.drawn[:, child])
+    return nodes.normalise(left.p, here.p)
 
 
 def _chain_residual(plan: Plan, node: Array) -> Array:

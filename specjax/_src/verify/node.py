@@ -43,22 +43,87 @@ def at(tree: TokenTree, target: Array, node: Array) -> Node:
     return Node(jnp.exp(rows.take(target, node)), q, tokens, drawn, places)
 
 
-def one_hot(token: Array, vocab_size: int) -> Array:
-    """1 at `token` [...], 0 elsewhere and for a token of -1: float32 [..., V]."""
-    return (token[..., None] == jnp.arange(vocab_size)).astype(jnp.float32)
+class Owed(NamedTuple):
+    """What is left of both laws after some children of a node were refused.
+
+    Laws are kept as weights with a scale beside them, so that a refusal writes p once and q not at all.
+
+    Attributes:
+      p: float32 [..., V]; `p * p_scale` is the target's law times a.
+      q: float32 [..., V], 0 at drawn children that were refused; `q * q_scale` is the draft's law. None if all children
+        are chosen.
+      a: float32 [...], how likely it is that the node counts at all; 1 where a walk has come to it.
+      p_scale: float32 [...].
+      q_scale: float32 [...], 0 where the draft's law has nothing left.
+    """
+
+    p: Array
+    q: Array | None
+    a: Array
+    p_scale: Array
+    q_scale: Array
+
+    def first(self, size: int) -> Owed:
+        """Of the first `size` nodes of [B, n]."""
+        q = None if self.q is None else self.q[:, :size]
+        return Owed(self.p[:, :size], q, self.a[:, :size], self.p_scale[:, :size], self.q_scale[:, :size])
+
+
+def owed(p: Array, q: Array | None, a: Array) -> Owed:
+    """Before any child is asked: laws [..., V] of target and draft, and a [...]."""
+    return Owed(p, q, a, a, jnp.ones_like(a))
+
+
+def ask(left: Owed, token: Array, drawn: Array, replacement: bool = False) -> tuple[Array, Owed]:
+    """A child's chance to be kept, and what is left if it is refused.
+
+        min(1, a P(x) / Q(x));  S = sum (a P - Q)_+;  P = (a P - Q)_+ / S;  a = S / (S + 1 - a);  Q = norm(Q without x)
+
+    with Q all on x if x was chosen. A child that Q can not have drawn, because the children before it were all that q
+    had, was chosen too; for a drawn one that rule is as exact, and only keeps less. An absent child changes nothing.
+
+    Args:
+      left: after the children before it.
+      token: int32 [...], -1 for an absent one.
+      drawn: bool [...], whether it was drawn from Q.
+      replacement: whether the next child may be the same again: Q stays.
+    """
+    at_token = jnp.zeros_like(left.a) if left.q is None else left.q_scale * prob(left.q, token)
+    drawn &= at_token > 0.0
+    chosen = (token >= 0) & ~drawn
+    chance = accept(left.p_scale * prob(left.p, token), jnp.where(chosen, 1.0, at_token))
+
+    p = _struck(left.p, token, chosen)
+    rest = left.p_scale[..., None] * p
+    if left.q is not None:
+        taken = jnp.where(drawn, left.q_scale, 0.0)[..., None] * left.q
+        rest = jnp.maximum(rest, taken) - taken
+    mass, whole = jnp.sum(rest, axis=-1), left.a >= 1.0
+    some = mass > TINY
+    a = jnp.where(whole, 1.0, mass / jnp.where(whole, 1.0, mass + 1.0 - left.a))
+    scale = jnp.where(some, a / jnp.where(some, mass, 1.0), a * left.p_scale)
+    left = left._replace(p=jnp.where(some[..., None], rest, p), a=a, p_scale=scale)
+    if left.q is None or replacement:
+        return chance, left
+    q = _struck(left.q, token, drawn)
+    mass = jnp.sum(q, axis=-1)
+    return chance, left._replace(q=q, q_scale=jnp.where(mass > TINY, 1.0 / jnp.maximum(mass, TINY), 0.0))
+
+
+TINY = float(jnp.finfo(jnp.float32).tiny)
+"""What is less than this some devices take for 0, and others do not."""
+
+
+def _struck(law: Array, token: Array, out: Array) -> Array:
+    """`law` [..., V] with 0 at `token` [...] where it is `out` [...]: written in place, no pass over V."""
+    spot = *jnp.indices(token.shape, sparse=True), jnp.maximum(token, 0)
+    return law.at[spot].multiply(jnp.where(out, 0.0, 1.0), unique_indices=True)
 
 
 def prob(law: Array, token: Array) -> Array:
     """`law[..., token]` of `law` [..., V] and `token` [...], 0 for a token of -1."""
     chance = jnp.take_along_axis(law, jnp.maximum(token, 0)[..., None], axis=-1)[..., 0]
     return jnp.where(token >= 0, chance, 0.0)
-
-
-def only(law: Array, token: Array, kept: Array) -> Array:
-    """`law` [B, n, V], with 0 at `token` [B, n] unless it is `kept` [B, n]: written in place, no pass over V."""
-    batch, size = token.shape
-    spot = jnp.arange(batch)[:, None], jnp.arange(size), jnp.maximum(token, 0)
-    return law.at[spot].multiply(jnp.where(kept, 1.0, 0.0), unique_indices=True)
 
 
 def normalise(weights: Array, fallback: Array) -> Array:
@@ -68,45 +133,6 @@ def normalise(weights: Array, fallback: Array) -> Array:
     return jnp.where(good, weights / jnp.where(good, mass, 1.0), fallback)
 
 
-def without(law: Array, token: Array) -> Array:
-    """`law` [..., V] given that it is not `token` [...], -1 being none; 0 everywhere if nothing is left."""
-    left = jnp.where(token[..., None] == jnp.arange(law.shape[-1]), 0.0, law)
-    return normalise(left, jnp.zeros_like(law))
-
-
-def proposal(q: Array | None, token: Array, drawn: Array) -> tuple[Array | None, Array]:
-    """Where a child `token` [...] comes from: its law [..., V], and that law at the token [...].
-
-    `q` for a drawn child, all on its token for a chosen one (None if all are), 0 for an absent one (-1). A child that q
-    can not have drawn, because the children before it were all that q had, was chosen too.
-    """
-    if q is None:
-        return None, (token >= 0).astype(jnp.float32)
-    at_token = prob(q, token)
-    drawn &= at_token > 0.0
-    law = jnp.where(drawn[..., None], q, one_hot(token, q.shape[-1]))
-    return law, jnp.where(drawn, at_token, (token >= 0).astype(jnp.float32))
-
-
 def accept(p: Array, q: Array) -> Array:
     """`min(1, p / q)` of two arrays, and 0 where p is 0."""
     return jnp.where(p < q, p / jnp.where(q > 0.0, q, 1.0), jnp.where(p > 0.0, 1.0, 0.0))
-
-
-def refused(p: Array, law: Array | None, token: Array, scale: Array | None = None) -> tuple[Array, Array]:
-    """What the target still owes once a child is refused.
-
-    With `S = sum (a p - q)_+`: `norm((a p - q)_+)` [..., V] and `S / (S + 1 - a)` [...]; `scale` is a (None: 1), `law`
-    is q (None: all on `token`). Nothing changes for an absent child.
-    """
-    if law is None:
-        left = jnp.where(token[..., None] == jnp.arange(p.shape[-1]), 0.0, p)
-        left = left if scale is None else scale[..., None] * left
-    else:
-        left = jnp.maximum((p if scale is None else scale[..., None] * p) - law, 0.0)
-    after = normalise(left, p)
-    if scale is None:
-        return after, jnp.ones(token.shape)
-    mass = jnp.sum(left, axis=-1)
-    whole = scale >= 1.0
-    return after, jnp.where(whole, 1.0, mass / jnp.where(whole, 1.0, mass + 1.0 - scale))

@@ -26,14 +26,10 @@ def specinfer() -> Verifier:
 
 def rule(here: nodes.Node, replacement: bool = True) -> tuple[Array, Array]:
     """The law of a node: a `walk.Rule`. Without `replacement` q loses each drawn child before the next is tested."""
-    p, q, reach, chances = here.p, here.q, jnp.ones(here.p.shape[0]), []
+    reach, chances = jnp.ones(here.p.shape[0]), []
+    left = nodes.owed(here.p, here.q, reach)
     for child in range(here.tokens.shape[1]):
-        token, drawn = here.tokens[:, child], here.drawn[:, child]
-        law, q_token = nodes.proposal(q, token, drawn)
-        accept = nodes.accept(nodes.prob(p, token), q_token)
+        accept, left = nodes.ask(left, here.tokens[:, child], here.drawn[:, child], replacement)
         chances.append(reach * accept)
         reach = reach * (1.0 - accept)
-        p, _ = nodes.refused(p, law, token)
-        if q is not None and not replacement:
-            q = nodes.without(q, jnp.where(drawn, token, -1))
-    return jnp.stack(chances, axis=1), p
+    return jnp.stack(chances, axis=1), nodes.normalise(left.p, here.p)

@@ -59,54 +59,27 @@ def plan(tree: TokenTree, target: Array) -> law.Plan:
         weigh = functools.partial(_weigh, tree, target, turn, level)
         joint, stop = jax.lax.cond(
             jnp.any(joint[:, level.nodes] > 0.0), weigh, lambda *given: given, joint, stop)
-    stop = jnp.where(tree.valid, stop, 0.0).at[:, 0].set(1.0)
     return law.Plan(tree, target, _ends(tree, stop, turn), joint)
 
 
 def _weigh(
     tree: TokenTree, target: Array, turn: Array, level: Level, joint: Array, stop: Array
 ) -> tuple[Array, Array]:
-    """`joint` with the children of a level, `stop` with its nodes and as if their children had none.
-
-    P and Q are kept as weights and what to scale them by, and a token is taken from them where it stands, so that a
-    child costs a look at each law and a new P, no more.
-    """
+    """`joint` with the children of a level, `stop` with its nodes and as if their children had none."""
     row = jnp.arange(tree.tokens.shape[0])[:, None]
     order = jnp.argsort(jnp.where(level.families < 0, 2 * turn.shape[-1], turn[:, level.families]), axis=-1)
     children = jnp.take_along_axis(jnp.broadcast_to(level.families, order.shape), order, axis=-1)
-    p, q = (None if one is None else jnp.exp(one[:, level.nodes]) for one in (target, tree.draft_logits))
-    a = p_scale = joint[:, level.nodes]
-    q_scale = jnp.ones(a.shape)
+    q = None if tree.draft_logits is None else jnp.exp(tree.draft_logits[:, level.nodes])
+    left = nodes.owed(jnp.exp(target[:, level.nodes]), q, joint[:, level.nodes])
     for place in range(children.shape[-1]):
         size = int(np.sum(level.counts > place))  # the nodes with most children come first
-        a, p, p_scale, q_scale, child = (one[:, :size] for one in (a, p, p_scale, q_scale, children[..., place]))
-        q = None if q is None else q[:, :size]
+        child, left = children[:, :size, place], left.first(size)
         token = jnp.where(tree.valid[row, child], tree.tokens[row, child], -1)
-        at_token = 0.0 if q is None else q_scale * nodes.prob(q, token)
-        drawn = tree.drawn[row, child] & (at_token > 0.0)
-        chosen = (token >= 0) & ~drawn
-        joint = joint.at[row, child].set(nodes.accept(
-            p_scale * nodes.prob(p, token), jnp.where(chosen, 1.0, at_token)))
-        p = nodes.only(p, token, ~chosen)
-        if q is None:
-            p = p_scale[..., None] * p
-        else:
-            taken = jnp.where(drawn, q_scale, 0.0)[..., None] * q
-            p = jnp.maximum(p_scale[..., None] * p, taken) - taken
-            q = nodes.only(q, token, ~drawn)
-            q_scale = _over(jnp.sum(q, axis=-1))
-        mass, whole = jnp.sum(p, axis=-1), a >= 1.0
-        p_scale = jnp.where(whole, _over(mass), 1.0 / jnp.where(whole, 1.0, mass + 1.0 - a))
-        a = jnp.where(whole, 1.0, mass * p_scale)
-        stop = stop.at[:, level.nodes[:size]].set(a)
+        chance, left = nodes.ask(left, token, tree.drawn[row, child])
+        joint = joint.at[row, child].set(chance)
+        stop = stop.at[:, level.nodes[:size]].set(left.a)
     below = level.families[level.families >= 0]
     return joint, stop.at[:, below].set(joint[:, below])
-
-
-def _over(mass: Array) -> Array:
-    """`1 / mass`, and 0 of a mass that is none."""
-    some = mass > jnp.finfo(mass.dtype).tiny
-    return jnp.where(some, 1.0 / jnp.where(some, mass, 1.0), 0.0)
 
 
 def _ends(tree: TokenTree, stop: Array, turn: Array) -> Array:
