@@ -72,7 +72,8 @@ def figures(totals: dict[str, Any]) -> dict[str, Any]:
       `ranks`, by depth and rank: how often that token is the guess of this rank, from which `draft.best_paths` makes a
       tree;
       `kept`, by depth: how often a greedy chain is kept so far; `accepted_length`: the tokens that a round of such a
-      chain gives, the target's own included. The last two are of greedy rows, of chains that begin at every place.
+      chain gives, the target's own included. The last two are of greedy rows, of chains that begin at every place. A
+      generation keeps less: its rounds begin where the guesses before failed, and pass over easy places many at a time.
     """
     host = jax.device_get(totals)
     kept = host["kept"] / max(float(host["chains"]), 1.0)
