@@ -46,8 +46,8 @@ def arrays(name: str, value: Any, remedy: str) -> None:
     """Refuse as `name` a tree of anything but arrays; it should be the `remedy`."""
     strange = [leaf for leaf in jax.tree.leaves(value) if not hasattr(leaf, "dtype")]
     if strange:
-        kind = type(value if strange[0] is value else strange[0]).__name__
-        raise TypeError(f"{name} must be a tree of arrays, this {type(value).__name__} holds a {kind}: pass {remedy}")
+        raise TypeError(f"{name} must be a tree of arrays, this {type(value).__name__} holds a "
+                        f"{type(strange[0]).__name__}: pass {remedy}")
 
 
 def network(factory: str, value: Any, kind: type, remedy: str) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from specjax import verify
+from specjax._src.draft.static_tree import last_children
 from specjax._src.noise import Noise
 from specjax._src.tree import Shape, TokenTree, full_paths, paths_shape, static_parents
 from specjax._src.types import Array
@@ -84,13 +85,6 @@ def blank_tree(shape: Shape, trees: int) -> TokenTree:
     return TokenTree(jnp.zeros_like(parents), parents, jnp.ones_like(parents, bool), shape)
 
 
-def last_children(shape: Shape) -> Array:
-    """Which nodes are the last child of their parent, as the drawn ones of hybrid siblings are: bool [1, N]."""
-    parents = np.asarray(shape.parents)
-    return jnp.asarray([[node > 0 and node == max(np.flatnonzero(parents == parents[node]))
-                         for node in range(shape.num_nodes)]])
-
-
 def drafted(kind: str, blank: TokenTree, laws: Laws, noise: Noise | None, key: Array) -> TokenTree:
     """The tree with tokens in it: of a node's children, child number `r` is the r-th of what the kind prefers.
 
@@ -127,7 +121,7 @@ def _hybrid(blank: TokenTree, draft: Array, gumbel: Array) -> tuple[Array, Array
     removed = jnp.zeros(draft.shape, bool).at[place].max(chosen)
     law = jax.nn.log_softmax(jnp.where(removed, -jnp.inf, draft))
     last = jnp.argmax(law + gumbel, axis=-1)[..., None]
-    sampled = jnp.broadcast_to(last_children(shape), (batch, nodes))
+    sampled = jnp.broadcast_to(jnp.asarray(last_children(shape)), (batch, nodes))
     return jnp.where(jnp.arange(shape.num_ranks) == count - 1, last, best), law, sampled
 
 

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from specjax import verify
+from specjax._src.draft.static_tree import last_children
 from specjax._src.noise import Noise
 from specjax._src.tree import Shape, TokenTree, full_paths, paths_shape
 from specjax._src.types import Array, Verdict, Verifier
 from specjax.benchmarks import progress, record
-from specjax.benchmarks.kept import blank_tree, drafted, last_children, random_laws
+from specjax.benchmarks.kept import blank_tree, drafted, random_laws
 from specjax.benchmarks.timing import Program, in_turns
 
 SOFTMAX = "softmax"
@@ -67,7 +68,7 @@ def judge(rule: Verifier, task: Task, seed: Array) -> Verdict:
 def measure(vocab_size: int, repeats: int, command: str) -> dict[str, Any]:
     """Seconds of each rule in turns with the softmax, and the medians of the ratios."""
     task = make_task(vocab_size)
-    last = last_children(task.tree.shape)
+    last = jnp.asarray(last_children(task.tree.shape))[None]
     tree = task.tree
     free: Shape = tree.shape._replace(parents=None, ranks=None)
     timed: dict[str, Callable[[], float]] = {SOFTMAX: _clock(lambda t, _: jax.nn.softmax(t.target, axis=-1), task)}

@@ -18,9 +18,7 @@ from specjax._src.tree import TokenTree
 from specjax._src.types import Array, Attend, Cache, Context, Drafter, Feedback, Model
 
 
-def model_tree(
-    model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "without_replacement"
-) -> Drafter:
+def model_tree(model: Model, tree: Iterable[Sequence[int]], *, siblings: str = "without_replacement") -> Drafter:
     """Draft a static tree with another `Model` of the same vocabulary; its parameters are `draft_params`.
 
     The model must honour `Attend.ancestors` wider than its tokens (`specjax.testing.check_model` says whether it does).

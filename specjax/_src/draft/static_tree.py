@@ -70,7 +70,7 @@ def grow_static(
     tree = TokenTree(tokens.at[:, 0].set(root(context)), parents, good, shape)
     valid = good & (tree.depths <= context.drafts[:, None]) & ~tree.below(~good)
     law = None if law is None or laws is None else _by_node(shape, law, laws, first, later)
-    sampled = jnp.broadcast_to(jnp.asarray(_last_children(shape)), tokens.shape) if kind == "hybrid" else None
+    sampled = jnp.broadcast_to(jnp.asarray(last_children(shape)), tokens.shape) if kind == "hybrid" else None
     return TokenTree(jnp.where(valid, tree.tokens, 0), parents, valid, shape, law,
                      None if law is None else sampled), frontier.cache
 
@@ -92,7 +92,7 @@ def _by_node(shape: Shape, law: Array, laws: Array, first: Level, later: Level) 
 
 
 @functools.cache
-def _last_children(shape: Shape) -> np.ndarray:
+def last_children(shape: Shape) -> np.ndarray:
     """Which nodes are the last child of their parent: bool [N]."""
     parents = np.asarray(shape.parents)
     return np.array([node > 0 and not np.any(parents[node + 1 :] == parents[node]) for node in range(len(parents))])

@@ -10,6 +10,9 @@ from specjax._src import rows
 from specjax._src.tree import TokenTree
 from specjax._src.types import Array
 
+TINY = float(jnp.finfo(jnp.float32).tiny)
+"""What is less than this some devices take for 0, and others do not."""
+
 
 class Node(NamedTuple):
     """A node of each row and its K = branching children, in the order in which they are asked: drawn ones first.
@@ -108,10 +111,6 @@ def ask(left: Owed, token: Array, drawn: Array, replacement: bool = False) -> tu
     q = _struck(left.q, token, drawn)
     mass = jnp.sum(q, axis=-1)
     return chance, left._replace(q=q, q_scale=jnp.where(mass > TINY, 1.0 / jnp.maximum(mass, TINY), 0.0))
-
-
-TINY = float(jnp.finfo(jnp.float32).tiny)
-"""What is less than this some devices take for 0, and others do not."""
 
 
 def _struck(law: Array, token: Array, out: Array) -> Array:
