@@ -115,7 +115,10 @@ def _nnx_model(structure: Structure, options: tuple[tuple[str, Any], ...]) -> Mo
     def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
         return structure.module(params)(tokens, cache, attend, **dict(options))
 
-    return Model(skeleton.init_cache, apply, getattr(skeleton, "commit", kv.commit))
+    commit = getattr(skeleton, "commit", None)
+    cache_axes = kv.AXES if commit is None else ("rows",)  # a module with a layout of its own may say so
+    return Model(skeleton.init_cache, apply, commit or kv.commit, functools.partial(axis_names, skeleton),
+                 getattr(skeleton, "cache_axes", cache_axes))
 
 
 @functools.lru_cache(maxsize=64)
@@ -159,4 +162,4 @@ def with_vocabulary(model: Model, vocab_size: int) -> Model:
             raise ValueError(f"the model scores {out.logits.shape[-1]} tokens, fewer than the {vocab_size} asked for")
         return Output(out.logits[..., :vocab_size], out.features, out.pending)
 
-    return Model(model.init_cache, apply, model.commit)
+    return model._replace(apply=apply)

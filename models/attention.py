@@ -74,22 +74,22 @@ class Attention(nnx.Module):
         c = self.config
         query, key, value = self._project(x, table)
         layer = {"k": key, "v": value} if layer is None else kv.write(layer, {"k": key, "v": value}, start)
-        batch, length = x.shape[:2]
+        batch, length, kv_heads = *x.shape[:2], key.shape[1]  # by the weights: over many devices they may be repeated
         # The queries of one key head stand together as rows, so that both products are plain batched matrix products.
-        grouped = query.reshape(batch, length, c.num_kv_heads, -1, c.head_dim)
-        grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, c.num_kv_heads, -1, c.head_dim)
+        grouped = query.reshape(batch, length, kv_heads, -1, c.head_dim)
+        grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, c.head_dim)
         scores = jnp.einsum(
             "bkqd,bksd->bkqs", grouped, layer["k"].astype(x.dtype), preferred_element_type=jnp.float32
-        ).reshape(batch, c.num_kv_heads, -1, length, visible.shape[-1])
+        ).reshape(batch, kv_heads, -1, length, visible.shape[-1])
         scale = c.head_dim**-0.5 if c.attention_scale is None else c.attention_scale
         scores = jnp.where(visible[:, None, None], softcap(scores * scale, c.attention_softcap), -jnp.inf)
         # A padding query may see nothing; a finite floor keeps its row from turning into NaN.
         top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), -1e30)
         weights = jnp.exp(scores - jax.lax.stop_gradient(top))
         weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
-        weights = weights.astype(x.dtype).reshape(batch, c.num_kv_heads, -1, visible.shape[-1])
+        weights = weights.astype(x.dtype).reshape(batch, kv_heads, -1, visible.shape[-1])
         mixed = jnp.einsum("bkqs,bksd->bkqd", weights, layer["v"].astype(x.dtype))
-        mixed = mixed.reshape(batch, c.num_kv_heads, -1, length, c.head_dim).transpose(0, 3, 1, 2, 4)
+        mixed = mixed.reshape(batch, kv_heads, -1, length, c.head_dim).transpose(0, 3, 1, 2, 4)
         # As one matrix: the einsum over split heads makes XLA transpose the kernel in every call.
         return plus(mixed.reshape(batch, length, -1) @ self.out[...].reshape(-1, c.hidden_size), self.out_bias), layer
 

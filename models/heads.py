@@ -14,7 +14,7 @@ from flax import nnx
 
 from specjax._src import cache as kv
 from specjax._src.types import Array, Attend, Cache, DraftHead, HeadOutput, MedusaHeads, Weights
-from specjax.models.adapters import Structure, split
+from specjax.models.adapters import Structure, axis_names, split
 from specjax.models.eagle import Eagle, EagleConfig
 from specjax.models.eagle3 import Eagle3, Eagle3Config, places_of
 from specjax.models.head_config import HeadConfig
@@ -73,7 +73,8 @@ def _draft_head(structure: Structure, draft_vocabulary: bool) -> DraftHead:
 
     width = skeleton.config.layer.hidden_size
     return DraftHead(
-        skeleton.family, skeleton.needs, width, skeleton.dtype, skeleton.init_cache, fuse, apply, score, kv.commit)
+        skeleton.family, skeleton.needs, width, skeleton.dtype, skeleton.init_cache, fuse, apply, score, kv.commit,
+        functools.partial(axis_names, skeleton), kv.AXES)
 
 
 @functools.lru_cache(maxsize=64)
@@ -83,7 +84,8 @@ def _medusa_heads(structure: Structure) -> MedusaHeads:
     def apply(params: Weights, features: dict[str, Array]) -> Array:
         return structure.module(params)(features)
 
-    return MedusaHeads(skeleton.family, skeleton.needs, skeleton.config.num_heads, apply)
+    return MedusaHeads(skeleton.family, skeleton.needs, skeleton.config.num_heads, apply,
+                       functools.partial(axis_names, skeleton))
 
 
 def borrow(params: Weights, config: HeadConfig, target_params: Weights) -> Weights:

@@ -17,6 +17,8 @@ from specjax._src.types import Array, Attend
 
 Layer = dict[str, Array]
 Cache = tuple[Layer, ...]
+AXES = ("rows", "kv_heads", "slots", "head_dim")
+"""Names of the axes of each array of a layer, by which it is laid out over devices (`specjax.sharding`)."""
 
 
 def init(num_layers: int, batch: int, heads: int, capacity: int, head_dim: int, dtype: jnp.dtype) -> Cache:

@@ -90,7 +90,17 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
         stats=stats,
     )
     info = Info(emitted, counts, tree.num_drafted, jnp.minimum(verdict.num_accepted, counts))
-    return plan_round(rules, params, state), info
+    return spread(rules, plan_round(rules, params, state)), info
+
+
+def spread(rules: Rules, state: State) -> State:
+    """The state with its rows over the devices of the target's mesh, where it has one; caches are where models keep
+    them."""
+    keep = rules.model.spread
+    if keep is None:
+        return state
+    rest = keep(replace(state, cache=None, draft=None))
+    return replace(rest, cache=state.cache, draft=keep(state.draft, whole=False))
 
 
 def _propose(

@@ -123,16 +123,19 @@ def _address(role: int, node: Array | int) -> Array | int:
 def categorical(uniforms: Array, weights: Array) -> Array:
     """Draw an index for each row in proportion to `weights` float32 [B, V] >= 0, from two `uniforms` [B, 2] in [0, 1).
 
-    The inverse of the cumulative sum in two levels: the first number picks a block of about sqrt(V) tokens, the second
-    a token in it. It takes two random numbers where Gumbel noise takes V, one pass over the weights, and is finer than
-    one float32 number could be, since a rare token is resolved within its block. A weight of 0 is never drawn.
+    The inverse of the cumulative sum in two levels: the first number picks one of about sqrt(V) blocks, the second a
+    token in it. It takes two random numbers where Gumbel noise takes V, one pass over the weights, and is finer than
+    one float32 number could be, since a rare token is resolved within its block. A weight of 0 is never drawn. The
+    number of blocks is round, so that a vocabulary that is split over devices is cut where blocks end.
 
     Returns:
       int32 [B].
     """
     batch, size = weights.shape
-    width = math.isqrt(size - 1) + 1
-    blocks = jnp.pad(weights, ((0, 0), (0, -size % width))).reshape(batch, -1, width)
+    unit = 128 if size >= 4096 else 8
+    count = unit * max(1, round(math.sqrt(size) / unit))
+    width = -(-size // count)
+    blocks = jnp.pad(weights, ((0, 0), (0, count * width - size))).reshape(batch, count, width)
     block = _pick(uniforms[:, 0], jnp.sum(blocks, axis=-1))
     return jnp.minimum(block * width + _pick(uniforms[:, 1], rows.take(blocks, block)), size - 1)
 

@@ -143,7 +143,7 @@ def open_state(
     """The state after prefill of a checked request; `num_samples` rows for each prompt."""
     batch, width = request.prompts.shape
     capacity = full_capacity(width, max_new_tokens, capacity)
-    state = _empty(rules, params, request, max_new_tokens, capacity)
+    state = decode.spread(rules, _empty(rules, params, request, max_new_tokens, capacity))
     num = jnp.where(request.good, request.lengths, 0)
     state = _append(rules, params, state, request.prompts, num, min(PREFILL, width))
     state = replace(state, key=request.key[::num_samples])
@@ -261,7 +261,7 @@ def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Arra
         rule_state=reset(constraints.start(rules.constraint, batch), state.rule_state),
         stats=reset(fresh, state.stats))
     state = decode.feed(rules, params, state, entries, length, chunk)
-    return decode.plan_round(rules, params, decode.settle(state))
+    return decode.spread(rules, decode.plan_round(rules, params, decode.settle(state)))
 
 
 def result(state: State) -> Generation:

@@ -93,11 +93,19 @@ class Model(NamedTuple):
       commit: `(pending, path int32 [B, P] | None, base int32 [B], num int32 [B]) -> cache`. Follows *every* apply.
         Keeps, after the first `base` entries, the `num` tokens `path[:num]` (indices into the T tokens of the call),
         or with `path=None` the leading `num`. `num = 0` leaves the row as it was before the apply.
+      axes: `() -> names`, nested as the parameters, for each a tuple with the logical name of each axis (or None); what
+        `specjax.sharding` goes by. None if the model does not say.
+      cache_axes: logical names of the leading axes of each leaf of the cache.
+      spread: `(tree, whole=True) -> tree`, lays arrays with a leading row axis out over the devices; None on one
+        device. Made by `specjax.sharding`.
     """
 
     init_cache: Callable[[int, int], Cache]
     apply: Callable[[Weights, Array, Cache, Attend], Output]
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
+    axes: Callable[[], Any] | None = None
+    cache_axes: tuple[str | None, ...] = ("rows",)
+    spread: Callable[..., Any] | None = None
 
 
 @pytree
@@ -133,6 +141,7 @@ class DraftHead(NamedTuple):
         or the `hidden` of an earlier call, `tokens` those that follow, `Attend.positions` those of the features.
       score: `(params, hidden [B, T, D]) -> logits [B, T, V]`, those that `apply` returns beside such `hidden`.
       commit: as in `Model`.
+      axes, cache_axes: as in `Model`.
     """
 
     name: str
@@ -144,6 +153,8 @@ class DraftHead(NamedTuple):
     apply: Callable[[Weights, Array, Array, Cache, Attend], HeadOutput]
     score: Callable[[Weights, Array], Array]
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
+    axes: Callable[[], Any] | None = None
+    cache_axes: tuple[str | None, ...] = ("rows",)
 
 
 class MedusaHeads(NamedTuple):
@@ -155,12 +166,14 @@ class MedusaHeads(NamedTuple):
       num_heads: K.
       apply: `(params, features dict of name to [B, F]) -> logits [B, K, V]`; the features are those of the last token
         that went through the target (position `t`), and row `h` scores position `t + 2 + h`.
+      axes: as in `Model`.
     """
 
     name: str
     needs: frozenset[str]
     num_heads: int
     apply: Callable[[Weights, dict[str, Array]], Array]
+    axes: Callable[[], Any] | None = None
 
 
 class Params(NamedTuple):

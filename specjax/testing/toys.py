@@ -7,6 +7,7 @@ cache shows; `ring` and `recurrent` (in `specjax.testing.stateful`) keep a state
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -131,7 +132,12 @@ def _trigram_commit(pending: Array, path: Array | None, base: Array, num: Array)
     return rows.write(pending, jnp.take_along_axis(pending, base[:, None] + path, axis=1), base)
 
 
-_TABLE = Model(_no_cache, _table_apply, _keep)
-_BIGRAM = Model(_no_cache, _bigram_apply, _keep)
-_SCRIPT = Model(_no_cache, _script_apply, _keep)
-_TRIGRAM = Model(_token_cache, _trigram_apply, _trigram_commit)
+def _axes(ndim: int) -> dict[str, tuple[str | None, ...]]:
+    """Over many devices the scored tokens may be split."""
+    return {"logits": (*(None,) * (ndim - 1), "vocab")}
+
+
+_TABLE = Model(_no_cache, _table_apply, _keep, functools.partial(_axes, 1))
+_BIGRAM = Model(_no_cache, _bigram_apply, _keep, functools.partial(_axes, 2))
+_SCRIPT = Model(_no_cache, _script_apply, _keep, functools.partial(_axes, 2))
+_TRIGRAM = Model(_token_cache, _trigram_apply, _trigram_commit, functools.partial(_axes, 3))

@@ -121,8 +121,9 @@ def test_devices_share_the_work_and_change_nothing(answers, tmp_path):
 def test_devices_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="devices=99, but there are"):
         make_mesh(99, 8)
-    if len(jax.devices()) == 1:
-        assert make_mesh(0, 7).size == 1
+    with pytest.raises(ValueError, match=r"7 windows a step can not be spread equally over 8 devices: choose a multiple"):
+        make_mesh(0, 7)
+    assert make_mesh(0, 16).size == len(jax.devices()) == 8
 
 
 def test_half_precision_keeps_float32_weights(target, answers, tmp_path):

@@ -46,7 +46,7 @@ def tables(kind, **run):
     head = {"medusa": {"num_heads": 3}, "eagle": {}, "eagle3": {"taps": [0, 1, 3], "draft_vocab_size": 18},
             "draft": toy_config(width=8, layers=1).to_dict()}[kind]
     loss = {"eagle3": {"steps": 3}}.get(kind, {})
-    run = {"steps": 6, "batch": 4, "length": 24, "depth": 3} | run
+    run = {"steps": 6, "batch": 4, "length": 24, "depth": 3, "devices": 1} | run
     return {"target": "toy", "answers": {"prompts": "headers", "chunks": 1}, "run": run, "head": head, "loss": loss,
             "optimizer": {"rate": 1e-2}}
 
