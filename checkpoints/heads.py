@@ -13,9 +13,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 
+from specjax._src.sharding import RULES, Rules
 from specjax._src.types import DraftHead, MedusaHeads
 from specjax.checkpoints import loading, streaming, targets
 from specjax.checkpoints.layout import HEADS, PARAMS, Manifest
+from specjax.checkpoints.places import Places
 from specjax.checkpoints.staging import staged
 from specjax.models import axis_names, head_from_nnx
 from specjax.models.head_config import HeadConfig
@@ -79,7 +81,7 @@ def save_head(
 
 
 def load_head(
-    path_or_name: str | os.PathLike[str], target: loading.LoadedModel, dtype: Any = None
+    path_or_name: str | os.PathLike[str], target: loading.LoadedModel, dtype: Any = None, *, rules: Rules = RULES
 ) -> LoadedHead:
     """Load a draft head for a target that is loaded.
 
@@ -87,6 +89,7 @@ def load_head(
       path_or_name: a folder that `save_head`, training or `specjax convert` made, or the name of an embedded head.
       target: the model that the head drafts for.
       dtype: of weights, arithmetic and cache; None takes that of the target's weights.
+      rules: logical axis to mesh axis, where the target is laid out over a mesh: the head joins it there.
 
     Returns:
       `LoadedHead`; pass `head` to a drafter of `specjax.draft`, and `params` as `draft_params`.
@@ -111,14 +114,17 @@ def load_head(
     if not jnp.issubdtype(wanted, jnp.floating):
         raise ValueError(f"dtype {wanted.name} holds no fractions; choose float32, bfloat16 or float16")
     abstract = nnx.eval_shape(lambda: module(config, rngs=nnx.Rngs(0), dtype=wanted))
-    head, expected = head_from_nnx(abstract)
+    layout = target.model.layout
+    places = Places.of(
+        *head_from_nnx(abstract), None if layout is None else layout.mesh, rules, target.config.vocab_size)
     found = streaming.stored(folder / PARAMS)
-    loading.compare(folder, own(expected), found, manifest, own(axis_names(abstract)))
-    params = streaming.restore(folder / PARAMS, found, own(expected))
+    loading.compare(folder, own(places.shapes), found, manifest, own(axis_names(abstract)))
+    params = streaming.restore(folder / PARAMS, found, own(places.read))
     loading.refuse_overflow(folder, params, wanted, manifest)
     if "draft_ids" in params:
         check_draft_ids(folder, np.asarray(params["draft_ids"]), manifest.target["rows"])
-    return LoadedHead(head, borrow(params, config, target.params), config, manifest.metadata)
+    params = borrow(params, config, target.params)
+    return LoadedHead(places.model, places.finish(params), config, manifest.metadata)
 
 
 def check_draft_ids(label: object, ids: np.ndarray, rows: int) -> None:

@@ -6,9 +6,10 @@ import collections
 import dataclasses
 import os
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from tokenizers import Tokenizer
 
 from specjax.checkpoints import folder, names, streaming
 from specjax.checkpoints.layout import PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
@@ -87,26 +88,54 @@ def from_gguf(
     return _convert(gguf.read(pathlib.Path(source), words), dest, dtype, overwrite, report)
 
 
-def _convert(
-    source: Source, dest: str | os.PathLike[str], dtype: str | None, overwrite: bool, report: streaming.Report
-) -> DecoderConfig:
+class Opened(NamedTuple):
+    """A source whose tensors are those of its config.
+
+    Attributes:
+      config: of the decoder; its vocabulary is the tokenizer's.
+      weights: nested dicts of `streaming.Deferred`.
+      dtype: of most tensors.
+      stored: the dtype of each, by its dotted path.
+      tokenizer: text to ids.
+      eos_ids: ids that end a text.
+      metadata: what the way back needs to know.
+    """
+
+    config: DecoderConfig
+    weights: dict[str, Any]
+    dtype: str
+    stored: dict[str, str]
+    tokenizer: Tokenizer
+    eos_ids: tuple[int, ...]
+    metadata: dict[str, Any]
+
+
+def opened(source: Source, dtype: str | None = None) -> Opened:
+    """A source after every check, no tensor read yet; `dtype` casts all. Raises ValueError as `from_huggingface`."""
     padded = source.config
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     config = dataclasses.replace(padded, vocab_size=_real_ids(source, padded))
     wanted = names.tensors(padded)
     found = match(source, wanted, padded.tie_embeddings)
     weights, stored = deferred(wanted, found, padded.head_dim, dtype)
     main = collections.Counter(stored.values()).most_common(1)[0][0]
-    manifest = Manifest(
-        "decoder", config.to_dict(), main, _eos_ids(source, config), _provenance(found, padded, dtype) | source.origin,
-        {path: other for path, other in stored.items() if other != main})
+    metadata = _provenance(found, padded, dtype) | source.origin
+    return Opened(config, weights, main, stored, source.tokenizer, _eos_ids(source, config), metadata)
+
+
+def _convert(
+    source: Source, dest: str | os.PathLike[str], dtype: str | None, overwrite: bool, report: streaming.Report
+) -> DecoderConfig:
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+    found = opened(source, dtype)
+    others = {path: other for path, other in found.stored.items() if other != found.dtype}
+    manifest = Manifest("decoder", found.config.to_dict(), found.dtype, found.eos_ids, found.metadata, others)
     with staged(dest, overwrite=overwrite) as scratch:
-        streaming.write(scratch / PARAMS, weights, report, None if dtype is None else jnp.dtype(dtype))
+        streaming.write(scratch / PARAMS, found.weights, report, None if dtype is None else jnp.dtype(dtype))
         source.tokenizer.save(str(scratch / TOKENIZER))
         folder.write_files(scratch / SOURCE, source.beside)
         manifest.write(scratch)
-    return config
+    return found.config
 
 
 def match(source: Source, wanted: list[names.Tensor], tied: bool) -> dict[str, tuple[str, Stored]]:

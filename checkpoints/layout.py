@@ -63,10 +63,8 @@ class Manifest:
         """Read `specjax.json`. Raises ValueError if it is missing, damaged, or of another format, version or family."""
         path = folder / MANIFEST
         if not path.is_file():
-            hint = "an unfinished save has none"
-            if (folder / "config.json").is_file():
-                hint = "a Hugging Face folder is made into one by `specjax convert SOURCE DEST`"
-            raise ValueError(f"{folder} is no specjax checkpoint: it has no {MANIFEST} ({hint})")
+            raise ValueError(
+                f"{folder} is no specjax checkpoint: it has no {MANIFEST} (an unfinished save has none)")
         body = read_json(path)
         if (body.pop("format", None), body.pop("version", None)) != (FORMAT, VERSION):
             raise ValueError(f"{path} is not of format {FORMAT!r} version {VERSION}")

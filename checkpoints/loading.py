@@ -11,14 +11,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 from tokenizers import Tokenizer
 
+from specjax._src.sharding import RULES, Rules
 from specjax._src.types import Model
-from specjax.checkpoints import staging, streaming
+from specjax.checkpoints import importing, staging, streaming
 from specjax.checkpoints.chat import ChatTemplates, Messages
 from specjax.checkpoints.embedded import embedded_names, embedded_path
+from specjax.checkpoints.folder import CONFIG, read_folder
 from specjax.checkpoints.hub import PREFIX
 from specjax.checkpoints.layout import HEADS, MANIFEST, PARAMS, SOURCE, TOKENIZER, Manifest, misfits, refuse_misfits
+from specjax.checkpoints.places import Places
 from specjax.checkpoints.vocabulary import read_tokenizer
 from specjax.models import Decoder, DecoderConfig, axis_names, from_nnx
 
@@ -78,14 +82,20 @@ class LoadedModel:
         return self.tokenizer.encode(self.chat_text(messages, **options), add_special_tokens=False).ids
 
 
-def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel:
-    """Load a checkpoint folder, or an embedded checkpoint by its name.
+def load(
+    path_or_name: str | os.PathLike[str], dtype: Any = None, *, mesh: Mesh | None = None, rules: Rules = RULES
+) -> LoadedModel:
+    """Load a checkpoint folder, an embedded checkpoint by its name, or a folder of safetensors.
 
     Args:
-      path_or_name: one of `embedded_names()`, or a folder that `save` made (`./tiny-python` for a folder of that name).
+      path_or_name: one of `embedded_names()`, or a folder that `save` made (`./tiny-python` for a folder of that name);
+        or a Hugging Face folder as it is, which is read anew each time (`specjax convert` keeps what it found out).
       dtype: of weights, arithmetic and cache. None keeps the stored dtype, except that bfloat16 becomes float32 on CPU,
         where bfloat16 products are an order of magnitude slower and float32 holds every bfloat16 value exactly.
         A narrower dtype than the stored one rounds, and is refused where a weight would become infinite.
+      mesh: devices to lay the model out over, see `specjax.sharding.shard`. Each device is given its part straight from
+        the files, and each process reads what its own devices need; no process ever holds the whole.
+      rules: logical axis to mesh axis.
 
     Returns:
       `LoadedModel`.
@@ -95,26 +105,43 @@ def load(path_or_name: str | os.PathLike[str], dtype: Any = None) -> LoadedModel
         missing, unknown or of another shape or dtype than the config says; each is named. Nothing is ever filled in.
     """
     folder = find(path_or_name)
+    if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+        raise ValueError(f"dtype {jnp.dtype(dtype).name} holds no fractions; choose float32, bfloat16 or float16")
+    if not (folder / MANIFEST).is_file() and (folder / CONFIG).is_file():
+        return _load_safetensors(folder, dtype, mesh, rules)
     manifest = Manifest.read(folder)
     if manifest.family in HEADS:
         raise ValueError(
             f"{folder} is a draft head ({manifest.family}), no model of its own: load its target, then "
             f"specjax.load_head({os.fspath(path_or_name)!r}, target)")
     config = DecoderConfig.from_dict(manifest.config)
-    stored = jnp.dtype(manifest.dtype)
-    if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
-        raise ValueError(f"dtype {jnp.dtype(dtype).name} holds no fractions; choose float32, bfloat16 or float16")
-    if dtype is None:
-        dtype = jnp.float32 if stored == jnp.bfloat16 and jax.default_backend() == "cpu" else stored
-    module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=jnp.dtype(dtype)))
-    model, expected = from_nnx(module)
+    dtype = usual_dtype(jnp.dtype(manifest.dtype)) if dtype is None else jnp.dtype(dtype)
+    module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
+    places = Places.of(*from_nnx(module), mesh, rules)
     found = streaming.stored(folder / PARAMS)
-    compare(folder, expected, found, manifest, axis_names(module))
+    compare(folder, places.shapes, found, manifest, axis_names(module))
     tokenizer = read_tokenizer(folder / TOKENIZER, "convert or save the model again")
     templates = ChatTemplates.read(folder / SOURCE, str(folder))
-    params = streaming.restore(folder / PARAMS, found, expected)
-    refuse_overflow(folder, params, jnp.dtype(dtype), manifest)
-    return LoadedModel(model, params, tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
+    params = streaming.restore(folder / PARAMS, found, places.read)
+    refuse_overflow(folder, params, dtype, manifest)
+    return LoadedModel(
+        places.model, places.finish(params), tokenizer, config, manifest.eos_ids, manifest.metadata, templates)
+
+
+def _load_safetensors(folder: pathlib.Path, dtype: Any, mesh: Mesh | None, rules: Rules) -> LoadedModel:
+    """A Hugging Face folder, each piece read from its file when the device that needs it is served."""
+    found = importing.opened(read_folder(folder))
+    dtype = usual_dtype(jnp.dtype(found.dtype)) if dtype is None else jnp.dtype(dtype)
+    module = nnx.eval_shape(lambda: Decoder(found.config, rngs=nnx.Rngs(0), dtype=dtype))
+    places = Places.of(*from_nnx(module), mesh, rules)
+    params = streaming.placed(found.weights, places.read)
+    return LoadedModel(places.model, places.finish(params), found.tokenizer, found.config, found.eos_ids,
+                       found.metadata, ChatTemplates.read(folder, str(folder)))
+
+
+def usual_dtype(stored: Any) -> Any:
+    """The dtype to compute in, unless told otherwise: bfloat16 products are slow on CPUs."""
+    return jnp.dtype(jnp.float32) if stored == jnp.bfloat16 and jax.default_backend() == "cpu" else stored
 
 
 def find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.sharding import SingleDeviceSharding
 
 Path = tuple[str, ...]
 BLOCK = 1 << 20
@@ -133,13 +132,12 @@ def read(folder: pathlib.Path, paths: Sequence[Path]) -> Iterator[np.ndarray]:
 
 
 def restore(folder: pathlib.Path, found: Any, expected: Any) -> Any:
-    """The weights of an Orbax folder on the first device, in the dtypes that are expected, cast while they are read.
+    """The weights of an Orbax folder where `expected` puts them, in its dtypes, cast while they are read.
 
     One layer is read after another: of what Orbax holds beside the weights while it reads, only a layer's share is
     there at a time. `found` is what `stored` gives; what a weight has beyond its shape in `expected` is left out: rows
     past the real vocabulary are padding for alignment, and no token may come from them.
     """
-    place = SingleDeviceSharding(jax.devices()[0])
     # GB on their way at a time: the largest, in whole pieces, and some more.
     limit = 1 + math.ceil(1.25 * max(num_bytes(found)) / 1e9)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(restore_concurrent_gb=limit)) as reader:
@@ -147,10 +145,34 @@ def restore(folder: pathlib.Path, found: Any, expected: Any) -> Any:
         def read(part: Any) -> Any:
             wanted = jax.tree.map(
                 lambda leaf: ocp.ArrayRestoreArgs(
-                    sharding=place, global_shape=leaf.shape, dtype=leaf.dtype, strict=False), part)
+                    sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype, strict=False), part)
             args = ocp.args.PyTreeRestore(item=part, restore_args=wanted, partial_restore=True)
             return jax.block_until_ready(reader.restore(folder, args=args))
 
         first = read({name: part for name, part in expected.items() if name != "layers"})
         layers = {i: read({"layers": {i: layer}})["layers"][i] for i, layer in expected.get("layers", {}).items()}
     return first | ({"layers": layers} if layers else {})
+
+
+def placed(weights: Any, expected: Any) -> Any:
+    """The `Deferred` weights where `expected` puts them, in its dtypes: of each, a device is given its own part.
+
+    What a weight has beyond its expected shape is left out; what it lacks is 0 (rows past the vocabulary).
+
+    Raises:
+      ValueError: if a weight is too large for its dtype.
+    """
+
+    def put(path: Any, leaf: jax.ShapeDtypeStruct, weight: Deferred) -> jax.Array:
+        view = weight.make()[tuple(slice(size) for size in leaf.shape)]
+        name = ".".join(key.key for key in path)
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            piece = np.ascontiguousarray(view[index])
+            piece = _narrowed(name, piece, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else piece
+            wanted = [len(range(*one.indices(size))) for one, size in zip(index, leaf.shape, strict=True)]
+            return np.pad(piece, [(0, size - had) for size, had in zip(wanted, piece.shape, strict=True)])
+
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, part, dtype=leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(put, expected, weights)

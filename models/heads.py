@@ -102,8 +102,9 @@ def borrow(params: Weights, config: HeadConfig, target_params: Weights) -> Weigh
     taken = {}
     for name in config.borrows:
         shape = (config.vocab_size, config.feature_size)[:: 1 if name == "embedding" else -1]
-        found = getattr(target_params.get(name), "shape", None)
-        if found != shape:
+        weight = target_params.get(name)
+        found = getattr(weight, "shape", None)
+        if found != shape and not _padded(weight, shape, shape.index(config.vocab_size)):
             raise ValueError(
                 f"the {config.family} head borrows {name} {shape} of its target, whose params have "
                 f"{'none' if found is None else found}; give it the target it was made for")
@@ -111,6 +112,15 @@ def borrow(params: Weights, config: HeadConfig, target_params: Weights) -> Weigh
     if "draft_ids" in params:
         taken["places"] = places_of(jnp.asarray(params["draft_ids"]), config.vocab_size)
     return {**params, **taken}
+
+
+def _padded(weight: Any, shape: tuple[int, ...], axis: int) -> bool:
+    """Whether a weight is of this shape but for a vocabulary that was rounded up for the devices of a mesh."""
+    mesh = getattr(getattr(weight, "sharding", None), "mesh", None)
+    if mesh is None or len(weight.shape) != len(shape):
+        return False
+    more = [had - size for had, size in zip(weight.shape, shape, strict=True)]
+    return 0 <= more.pop(axis) < mesh.size and not any(more)
 
 
 def own(params: Weights) -> Weights:

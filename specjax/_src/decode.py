@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from specjax._src import constraint as constraints
-from specjax._src import ending, rows, sampling
+from specjax._src import ending, rows, sampling, sharding
 from specjax._src import state as states
 from specjax._src.draft.null import null, root_only
 from specjax._src.noise import Noise
@@ -96,11 +96,11 @@ def round_step(rules: Rules, drafter: Drafter, params: Params, state: State) -> 
 def spread(rules: Rules, state: State) -> State:
     """The state with its rows over the devices of the target's mesh, where it has one; caches are where models keep
     them."""
-    keep = rules.model.spread
-    if keep is None:
+    layout = rules.model.layout
+    if layout is None:
         return state
-    rest = keep(replace(state, cache=None, draft=None))
-    return replace(rest, cache=state.cache, draft=keep(state.draft, whole=False))
+    rest = sharding.keep_rows(layout, replace(state, cache=None, draft=None))
+    return replace(rest, cache=state.cache, draft=sharding.keep_rows(layout, state.draft, whole=False))
 
 
 def _propose(

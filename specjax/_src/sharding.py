@@ -1,9 +1,9 @@
 """Laying a model out over a mesh of devices: names of axes, a table of rules, and the functions of a model wrapped.
 
-Every array names its axes once, where it is made: weights in `specjax.models`, the cache in `specjax._src.cache`. A table
-maps these names to axes of the mesh; from both follows a `PartitionSpec`. XLA's partitioner does the rest: what is
-written here are the places where it is told what must stay split, namely weights, caches, rows and the vocabulary of
-the logits.
+Every array names its axes once, where it is made: weights in `specjax.models`, the cache in `specjax._src.cache`. A
+table maps these names to axes of the mesh; from both follows a `PartitionSpec`. XLA's partitioner does the rest: what
+is written here are the places where it is told what must stay split, namely weights, caches, rows and the vocabulary
+of the logits.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ RULES: Rules = {
     "mlp": "model",
     "experts": "expert",
 }
-"""Tensor parallelism as of Megatron (arXiv:1909.08053), two sums over the devices in a layer: heads and the inner width of
-the MLP are split, what stands before and behind them is whole. Axes that are not named here are on every device."""
+"""Tensor parallelism as of Megatron (arXiv:1909.08053), two sums over the devices in a layer: heads and the inner width
+of the MLP are split, what stands before and behind them is whole. Axes that are not named here are on every device."""
 
 REPLICATED: Rules = {"rows": "data"}
 """Weights whole on every device, rows split: for a draft so small that its sums would cost more than its reads."""
@@ -49,8 +49,8 @@ class Layout:
       mesh: the devices.
       rules: pairs of logical name and mesh axis.
       vocab_size: V without padding, or None if no weight has that axis.
-      copies: how often each key-value head is there: where a mesh axis has more devices than there are such heads, every
-        device keeps the one that its query heads need.
+      copies: how often each key-value head is there: where a mesh axis has more devices than there are such heads,
+        every device keeps the one that its query heads need.
     """
 
     mesh: Mesh
@@ -100,7 +100,8 @@ def shard(
     Args:
       model: a `Model`, or a draft head; it must say the names of its axes (`specjax.models.from_nnx` does).
       params: its weights, arrays or `jax.ShapeDtypeStruct`s. What is laid out so already is not copied.
-      mesh: with axes of type Auto: `jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))`.
+      mesh: with axes of type Auto:
+        `jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))`.
       rules: logical name to mesh axis; `REPLICATED` for a small draft.
       vocab_size: V, if `params` (those that a head borrows, say) are padded already.
 
@@ -135,17 +136,18 @@ def layout_of(model: Any, params: Weights, mesh: Mesh, rules: Rules, vocab_size:
     layout = Layout(mesh, tuple(sorted(rules.items())))
     found = sizes.get(VOCAB, set())
     if vocab_size is None and len(found) > 1:
-        raise ValueError(f"the weights have vocabularies of {sorted(found)} tokens: pass vocab_size, if some are padded")
+        raise ValueError(f"the weights have vocabularies of {sorted(found)} tokens: pass vocab_size, if some of them "
+                         "are padded")
     vocab_size = next(iter(found), None) if vocab_size is None else vocab_size
     return dataclasses.replace(layout, vocab_size=vocab_size, copies=_copies(layout, sizes))
 
 
 def _copies(layout: Layout, sizes: Mapping[str | None, set[int]]) -> int:
     """How often key-value heads are repeated so that each device has one."""
-    count = layout.devices(KV_HEADS)
-    few = all(size < count and count % size == 0 for size in sizes.get(KV_HEADS, {0}))
+    count, there = layout.devices(KV_HEADS), sizes.get(KV_HEADS, set())
+    few = len(there) == 1 and all(size < count and count % size == 0 for size in there)
     split = layout.axis(HEADS) == layout.axis(KV_HEADS) and all(size % count == 0 for size in sizes.get(HEADS, ()))
-    return count // min(sizes[KV_HEADS]) if few and split and KV_HEADS in sizes else 1
+    return count // min(there) if few and split else 1
 
 
 def names_by_leaf(model: Any, params: Weights) -> list[Names]:
@@ -181,6 +183,7 @@ def place(layout: Layout, names: Names, leaf: Any) -> Any:
 
 def _grown(layout: Layout, names: Names, leaf: Array) -> Array:
     """An array with its key-value heads repeated and its vocabulary padded."""
+    names = names + (None,) * (leaf.ndim - len(names))
     shape = layout.kept(names, leaf.shape)
     for axis, name in enumerate(names):
         if name == KV_HEADS and layout.copies > 1:
@@ -191,67 +194,67 @@ def _grown(layout: Layout, names: Names, leaf: Array) -> Array:
 @functools.lru_cache(maxsize=64)
 def sharded(model: Network, layout: Layout) -> Network:
     """`model`, for weights that are laid out so, with its caches, rows and logits laid out too."""
-    keep = _Keep(layout, getattr(model, "cache_axes", ()))
+    logits, rows = functools.partial(keep_logits, layout), functools.partial(keep_rows, layout)
     if isinstance(model, MedusaHeads):
-        return model._replace(apply=lambda params, features: keep.logits(model.apply(params, features)))
-    changes: dict[str, Any] = {
-        "init_cache": lambda batch, capacity: keep.new_cache(model.init_cache(batch, capacity)),
-        "commit": lambda *arguments: keep.cache(model.commit(*arguments)),
-    }
+        return model._replace(apply=lambda params, features: logits(model.apply(params, features)), layout=layout)
+    names = model.cache_axes
+
+    def init_cache(batch: int, capacity: int) -> Cache:
+        grown = functools.partial(_grown, layout, names)
+        return keep_cache(layout, names, jax.tree.map(grown, model.init_cache(batch, capacity)))
+
+    def commit(pending: Any, path: Array | None, base: Array, num: Array) -> Cache:
+        return keep_cache(layout, names, model.commit(pending, path, base, num))
+
     if isinstance(model, DraftHead):
 
         def apply_head(params: Weights, hidden: Array, tokens: Array, cache: Cache, attend: Attend) -> HeadOutput:
-            out = model.apply(params, keep.rows(hidden), keep.rows(tokens), cache, keep.rows(attend))
-            return HeadOutput(keep.logits(out.logits), keep.rows(out.hidden), out.pending)
+            out = model.apply(params, rows(hidden), rows(tokens), cache, rows(attend))
+            return HeadOutput(logits(out.logits), rows(out.hidden), out.pending)
 
-        def score(params: Weights, hidden: Array) -> Array:
-            return keep.logits(model.score(params, hidden))
-
-        def fuse(params: Weights, features: dict[str, Array]) -> Array:
-            return keep.rows(model.fuse(params, features))
-
-        return model._replace(apply=apply_head, score=score, fuse=fuse, **changes)
+        return model._replace(
+            init_cache=init_cache, commit=commit, layout=layout, apply=apply_head,
+            score=lambda params, hidden: logits(model.score(params, hidden)),
+            fuse=lambda params, features: rows(model.fuse(params, features)))
 
     def apply(params: Weights, tokens: Array, cache: Cache, attend: Attend) -> Output:
-        out = model.apply(params, keep.rows(tokens), cache, keep.rows(attend))
-        return Output(keep.logits(out.logits), keep.rows(out.features), out.pending)
+        out = model.apply(params, rows(tokens), cache, rows(attend))
+        return Output(logits(out.logits), rows(out.features), out.pending)
 
-    return model._replace(apply=apply, spread=keep.rows, **changes)
+    return model._replace(init_cache=init_cache, commit=commit, layout=layout, apply=apply)
 
 
-class _Keep:
-    """Constraints for the partitioner on what a model takes and gives."""
+def keep_rows(layout: Layout, tree: Any, *, whole: bool = True) -> Any:
+    """Arrays with a leading row axis, laid out; their other axes stay whole, or, if not `whole`, as they are."""
+    rest = None if whole else PartitionSpec.UNCONSTRAINED
 
-    def __init__(self, layout: Layout, cache_axes: Names) -> None:
-        self.layout, self.cache_axes = layout, cache_axes
+    def keep(leaf: Array) -> Array:
+        return _constrain(layout, leaf, PartitionSpec(*layout.spec((ROWS,), leaf.shape), *(rest,) * (leaf.ndim - 1)))
 
-    def cache(self, cache: Cache) -> Cache:
-        """A cache by the names of its axes, the same for each leaf."""
-        return jax.tree.map(lambda leaf: self._place(leaf, self.layout.spec(self.cache_axes, leaf.shape)), cache)
+    return jax.tree.map(keep, tree)
 
-    def new_cache(self, cache: Cache) -> Cache:
-        """The same with as many key-value heads as the weights make."""
-        names = self.cache_axes
-        return self.cache(jax.tree.map(
-            lambda leaf: _grown(self.layout, names + (None,) * (leaf.ndim - len(names)), leaf), cache))
 
-    def rows(self, tree: Any, *, whole: bool = True) -> Any:
-        """Arrays with a leading row axis; their other axes stay whole, or, if not `whole`, as they are."""
-        rest = None if whole else PartitionSpec.UNCONSTRAINED
+def keep_cache(layout: Layout, names: Names, cache: Cache) -> Cache:
+    """A cache laid out by the names of its axes, the same for each leaf."""
+    return jax.tree.map(lambda leaf: _constrain(layout, leaf, layout.spec(names, leaf.shape)), cache)
 
-        def keep(leaf: Array) -> Array:
-            return self._place(leaf, PartitionSpec(*self._row_axis(leaf), *(rest,) * (leaf.ndim - 1)))
 
-        return jax.tree.map(keep, tree)
+def keep_logits(layout: Layout, logits: Array) -> Array:
+    """[B, .., V], cut to the real vocabulary, which may be split unevenly."""
+    (rows,), split = layout.spec((ROWS,), logits.shape), layout.axis(VOCAB)
+    spec = PartitionSpec(rows, *(None,) * (logits.ndim - 2), None if split == rows else split)
+    return _constrain(layout, logits[..., : layout.vocab_size], spec)
 
-    def logits(self, logits: Array) -> Array:
-        """[B, .., V], cut to the real vocabulary, which may be split unevenly."""
-        (rows,), split = self._row_axis(logits), self.layout.axis(VOCAB)
-        spec = PartitionSpec(rows, *(None,) * (logits.ndim - 2), None if split == rows else split)
-        return self._place(logits[..., : self.layout.vocab_size], spec)
 
-    def _row_axis(self, leaf: Array) -> PartitionSpec:
-        return self.layout.spec((ROWS,), leaf.shape)
+def cache_shapes(model: Any, batch: int, capacity: int) -> Cache:
+    """What `init_cache` of a model or head would make, as shapes with their shardings, where it is laid out."""
+    shapes, layout = jax.eval_shape(lambda: model.init_cache(batch, capacity)), model.layout
 
-    def _place(self, leaf: Array, spec: PartitionSpec) -> Array:
-        return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.layout.mesh, spec))
+    def laid_out(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=layout.sharding(model.cache_axes, leaf.shape))
+
+    return shapes if layout is None else jax.tree.map(laid_out, shapes)
+
+
+def _constrain(layout: Layout, leaf: Array, spec: PartitionSpec) -> Array:
+    return jax.lax.with_sharding_constraint(leaf, NamedSharding(layout.mesh, spec))

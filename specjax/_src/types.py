@@ -96,8 +96,7 @@ class Model(NamedTuple):
       axes: `() -> names`, nested as the parameters, for each a tuple with the logical name of each axis (or None); what
         `specjax.sharding` goes by. None if the model does not say.
       cache_axes: logical names of the leading axes of each leaf of the cache.
-      spread: `(tree, whole=True) -> tree`, lays arrays with a leading row axis out over the devices; None on one
-        device. Made by `specjax.sharding`.
+      layout: where its arrays stand, as `specjax.sharding.shard` laid them out; None on one device.
     """
 
     init_cache: Callable[[int, int], Cache]
@@ -105,7 +104,7 @@ class Model(NamedTuple):
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
     axes: Callable[[], Any] | None = None
     cache_axes: tuple[str | None, ...] = ("rows",)
-    spread: Callable[..., Any] | None = None
+    layout: Any = None
 
 
 @pytree
@@ -141,7 +140,7 @@ class DraftHead(NamedTuple):
         or the `hidden` of an earlier call, `tokens` those that follow, `Attend.positions` those of the features.
       score: `(params, hidden [B, T, D]) -> logits [B, T, V]`, those that `apply` returns beside such `hidden`.
       commit: as in `Model`.
-      axes, cache_axes: as in `Model`.
+      axes, cache_axes, layout: as in `Model`.
     """
 
     name: str
@@ -155,6 +154,7 @@ class DraftHead(NamedTuple):
     commit: Callable[[Pending, Array | None, Array, Array], Cache]
     axes: Callable[[], Any] | None = None
     cache_axes: tuple[str | None, ...] = ("rows",)
+    layout: Any = None
 
 
 class MedusaHeads(NamedTuple):
@@ -166,7 +166,7 @@ class MedusaHeads(NamedTuple):
       num_heads: K.
       apply: `(params, features dict of name to [B, F]) -> logits [B, K, V]`; the features are those of the last token
         that went through the target (position `t`), and row `h` scores position `t + 2 + h`.
-      axes: as in `Model`.
+      axes, layout: as in `Model`.
     """
 
     name: str
@@ -174,6 +174,7 @@ class MedusaHeads(NamedTuple):
     num_heads: int
     apply: Callable[[Weights, dict[str, Array]], Array]
     axes: Callable[[], Any] | None = None
+    layout: Any = None
 
 
 class Params(NamedTuple):

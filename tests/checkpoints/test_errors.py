@@ -103,10 +103,9 @@ def test_missing_parts_are_named(saved):
 
 
 def test_folders_that_are_no_checkpoint_say_what_to_do(saved, tmp_path):
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="no specjax checkpoint.*is made into one by `specjax convert SOURCE DEST`"):
-        checkpoints.load(tmp_path / "hf")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="no specjax checkpoint: it has no specjax.json .an unfinished save has none."):
+        checkpoints.load(tmp_path / "none")
     with pytest.raises(ValueError, match="hf:owner/name must be converted first: specjax convert hf:owner/name DEST"):
         checkpoints.load("hf:owner/name")
     with pytest.raises(ValueError, match="x.gguf must be converted first: specjax convert x.gguf DEST"):

@@ -4,5 +4,5 @@ import pathlib
 import sys
 
 here = pathlib.Path(__file__).parent
-for folder in (here, here.parent / "core", here.parent / "models"):
+for folder in (here, here.parent / "core", here.parent / "models", here.parent / "checkpoints"):
     sys.path.insert(0, str(folder))

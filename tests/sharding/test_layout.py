@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from meshes import mesh_of
 from flax import nnx
 from jax.sharding import PartitionSpec as P
+from meshes import mesh_of
 
 import specjax
 from specjax import testing
@@ -38,7 +38,8 @@ def test_axes_follow_their_names():
         "layers.0.attention.query": P(None, "model", None), "layers.0.attention.out": P("model", None, None),
         "layers.0.attention.key": P(None, "model", None), "layers.0.attention.value": P(None, "model", None),
         "layers.0.attention_norm.scale": P(None), "layers.0.mlp_norm.scale": P(None),
-        "layers.0.mlp.gate": P(None, "model"), "layers.0.mlp.up": P(None, "model"), "layers.0.mlp.down": P("model", None)}
+        "layers.0.mlp.gate": P(None, "model"), "layers.0.mlp.up": P(None, "model"),
+        "layers.0.mlp.down": P("model", None)}  # fmt: skip
 
 
 def test_each_device_holds_its_part_only():

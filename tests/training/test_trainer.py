@@ -121,7 +121,7 @@ def test_devices_share_the_work_and_change_nothing(answers, tmp_path):
 def test_devices_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="devices=99, but there are"):
         make_mesh(99, 8)
-    with pytest.raises(ValueError, match=r"7 windows a step can not be spread equally over 8 devices: choose a multiple"):
+    with pytest.raises(ValueError, match="7 windows a step can not be spread equally over 8 devices"):
         make_mesh(0, 7)
     assert make_mesh(0, 16).size == len(jax.devices()) == 8
 

@@ -1,0 +1,1 @@
+"""What the compilers of real chips make of specjax, on a machine without: `python -m specjax.benchmarks.compiled`."""
