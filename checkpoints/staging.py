@@ -32,8 +32,8 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib
         another run is making it.
       OSError: if something can not be written; then `path` is named.
     """
-    path = pathlib.Path(os.path.realpath(path))
-    scratch, old = path.with_name(f".{path.name}.incomplete"), aside(path)
+    scratch, path = scratch_of(path), pathlib.Path(os.path.realpath(path))
+    old = aside(path)
     if not old.exists():
         _may_become(path, overwrite)
     scratch.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,12 @@ def staged(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathlib
             if reason is None:
                 raise
             raise OSError(f"{path} could not be written: {reason}") from error
+
+
+def scratch_of(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Where the folder stands while it is built."""
+    path = pathlib.Path(os.path.realpath(path))
+    return path.with_name(f".{path.name}.incomplete")
 
 
 def aside(path: pathlib.Path) -> pathlib.Path:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from specjax._src.types import Array, Attend, Cache, DraftHead, HeadOutput, MedusaHeads, Model, Output, Weights
@@ -177,8 +178,12 @@ def place(layout: Layout, names: Names, leaf: Any) -> Any:
     sharding = layout.sharding(names, shape)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
-    return leaf if shape == leaf.shape and leaf.sharding == sharding else jax.device_put(
-        _grown(layout, names, leaf), sharding)
+    if shape == leaf.shape and getattr(leaf, "sharding", None) == sharding:
+        return leaf
+    grown = _grown(layout, names, leaf)
+    # Of several processes each has the whole of an array that no mesh holds yet, and puts its own part.
+    alone = jax.process_count() > 1 and getattr(grown, "is_fully_addressable", True)
+    return jax.device_put(np.asarray(grown) if alone else grown, sharding)
 
 
 def _grown(layout: Layout, names: Names, leaf: Array) -> Array:
