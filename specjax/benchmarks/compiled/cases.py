@@ -28,6 +28,7 @@ LLAMA_8B = DecoderConfig(
 LLAMA_70B = DecoderConfig(
     hidden_size=8192, num_layers=80, num_heads=64, head_dim=128, intermediate_size=28_672, tie_embeddings=False,
     rope_scaling=RopeScaling("llama3", 8.0, 8192), **LLAMA)  # fmt: skip
+WIDTH = 8  # nodes that the head expands at each depth
 TARGETS = {"llama-8b": LLAMA_8B, "llama-70b": LLAMA_70B}
 
 
@@ -86,10 +87,10 @@ def with_model(target: DecoderConfig, mesh: Mesh, k: int = 5) -> Pair:
     return Pair("1b draft", mesh, decoder(target, mesh), draft, specjax.draft.from_model(draft.functions, k))
 
 
-def with_eagle3(target: DecoderConfig, mesh: Mesh, num_nodes: int = 32, depth: int = 5, width: int = 8) -> Pair:
+def with_eagle3(target: DecoderConfig, mesh: Mesh, num_nodes: int = 32, depth: int = 5) -> Pair:
     """A tree that each row grows with an EAGLE-3 head."""
     head = eagle3(target, mesh)
-    drafter = specjax.draft.eagle3(head.functions, num_nodes, depth, width)
+    drafter = specjax.draft.eagle3(head.functions, num_nodes, depth, WIDTH)
     return Pair("eagle3 tree", mesh, decoder(target, mesh), head, drafter)
 
 

@@ -23,11 +23,13 @@ class Instruction(NamedTuple):
       op: such as `all-reduce`; asynchronous pairs count once.
       num_bytes: of its largest array on one device.
       line: as it stands there.
+      once: whether it is run once, outside every loop.
     """
 
     op: str
     num_bytes: int
     line: str
+    once: bool
 
 
 class Figures(NamedTuple):
@@ -76,18 +78,26 @@ def loaded(text: str) -> int:
 
 def instructions(text: str, ops: tuple[str, ...]) -> list[Instruction]:
     """The instructions of these kinds in the text of a compiled program."""
-    found = []
+    found, entry = [], False
     for line in text.splitlines():
+        if line.endswith("{") and "->" in line:
+            entry = line.startswith("ENTRY")
         match = _INSTRUCTION.match(line)
         if match and match[2] in ops:
             sizes = [_num_bytes(shape) for shape in _SHAPE.findall(match[1])]
-            found.append(Instruction(match[2], max(sizes, default=0), line.strip()))
+            found.append(Instruction(match[2], max(sizes, default=0), line.strip(), entry))
     return found
 
 
 def collectives(text: str) -> dict[str, int]:
     """How many instructions of each kind make devices speak."""
     return dict(collections.Counter(found.op for found in instructions(text, COLLECTIVES)))
+
+
+def spoken_bytes(text: str) -> int:
+    """Bytes that one device sends for the collectives of a program without loops: a sum over a ring sends about twice
+    its array, the others about once."""
+    return sum(one.num_bytes * (2 if one.op == "all-reduce" else 1) for one in instructions(text, COLLECTIVES))
 
 
 def copies(text: str, at_least: int) -> list[Instruction]:
