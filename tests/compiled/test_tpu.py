@@ -1,5 +1,5 @@
-"""The real TPU compiler, without a TPU: Llama 3.1 8B on eight chips of v5e. `python -m specjax.benchmarks.compiled` does
-the other slices and sizes; the text of compiled programs is what is looked at here."""
+"""The real TPU compiler, without a TPU: Llama 3.1 8B on eight chips of v5e. `python -m specjax.benchmarks.compiled`
+does the other slices and sizes; the text of compiled programs is what is looked at here."""
 
 import importlib.util
 import re

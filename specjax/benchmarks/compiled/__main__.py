@@ -70,7 +70,8 @@ def main() -> None:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
-    lines = ["| target on slice | pair | batch | GB a chip | bytes / needed | ms a step, round | break-even | tokens/s |",
+    lines = ["| target on slice | pair | batch | GB a chip | bytes over needed | ms a step, a round | break-even | "
+             "tokens/s |",
              "|---|---|---:|---:|---:|---:|---:|---:|"]
     for row in rows:
         loop = row.get("loop", {}).get("peak")

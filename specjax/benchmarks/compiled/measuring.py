@@ -61,7 +61,7 @@ def whole(pair: Pair, batch: int, context: int, tell: Tell) -> dict[str, Any]:
     text, figures, seconds = _compiled(programs.loop(pair, state))
     caches = [leaf for leaf in jax.tree.leaves((state.cache, state.draft)) if leaf.ndim >= 4]
     smallest = min(reading.device_bytes(leaf) for leaf in caches)
-    gathered = [one for one in reading.instructions(text, ("all-gather", "all-to-all"))]
+    gathered = reading.instructions(text, ("all-gather", "all-to-all"))
     return {
         "prefill": reading.figures(compiled)._asdict() | {"peak": reading.figures(compiled).peak},
         "loop": figures._asdict() | {"peak": figures.peak, "compile_seconds": seconds},
