@@ -22,6 +22,7 @@ from specjax.models.mixing import check_way
 from specjax.models.parts import ACTIVATIONS, RMSNorm, bias, normed, param, plus, softcap
 from specjax.models.rope import rotary_table
 
+
 class MLP(nnx.Module):
     """`down(act(gate(x)) * up(x))`."""
 
