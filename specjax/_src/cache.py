@@ -62,37 +62,22 @@ def write(layer: Layer, new: Layer, start: Array, *, ring: bool = False) -> Laye
     written further than `S - W` before the row's length fell back: invalid and refused tokens are written too, and lie
     on entries that no later token sees.
     """
-    put = _write_round if ring else _write
-    return {name: put(layer[name], new[name].astype(layer[name].dtype), start) for name in layer}
+    return {name: _write(layer[name], new[name].astype(layer[name].dtype), start, ring) for name in layer}
 
 
-def _write(buffer: Array, new: Array, start: Array) -> Array:
-    """One window for each row and head. As a scatter of several windows it stays out of XLA's fusions: a plain slice
-    update is fused into the attention that reads it, which then needs the old buffer too, and copies it."""
-    batch, heads = buffer.shape[:2]
-    start = jnp.broadcast_to(start[:, None], (batch, heads))
+def _write(buffer: Array, new: Array, start: Array, ring: bool) -> Array:
+    """One window for each row and head, in a ring one for each token. As a scatter of several windows it stays out of
+    XLA's fusions: a plain slice update is fused into the attention that reads it, which then needs the old buffer too,
+    and copies it."""
+    batch, heads, size, _ = buffer.shape
+    if not ring and batch * heads > 1:
+        start = jnp.broadcast_to(start[:, None], (batch, heads))
+        return jax.vmap(jax.vmap(lambda b, n, s: lax.dynamic_update_slice(b, n, (s, 0))))(buffer, new, start)
+    place = (start[:, None] + jnp.arange(new.shape[2], dtype=jnp.int32)) % size
     if batch * heads == 1:  # a single window would be turned back into a slice update: add one that is dropped
-        place = jnp.append(start[0] + jnp.arange(new.shape[2]), buffer.shape[2])
-        return buffer.at[0, 0, place].set(jnp.pad(new[0, 0], ((0, 1), (0, 0))), mode="drop", unique_indices=True)
-    return jax.vmap(jax.vmap(lambda b, n, s: lax.dynamic_update_slice(b, n, (s, 0))))(buffer, new, start)
-
-
-def _write_round(buffer: Array, new: Array, start: Array) -> Array:
-    """`_write`, with what goes beyond the last slot put into the first ones.
-
-    Two windows of all T tokens, each of which gives back what it must not change: a scatter of single tokens takes a
-    turn of a loop for each of them on a CPU.
-    """
-    size, width = buffer.shape[2], new.shape[2]
-    where = start % size
-    last = jnp.minimum(where, size - width)
-    for at, beyond in ((last, 0), (jnp.zeros_like(last), size)):
-        index = (at - where + beyond)[:, None] + jnp.arange(width, dtype=jnp.int32)  # of the token for each slot
-        here = (index >= 0) & (index < width)
-        old = jax.vmap(lambda part, first: lax.dynamic_slice_in_dim(part, first, width, axis=1))(buffer, at)
-        fresh = jnp.take_along_axis(new, jnp.clip(index, 0, width - 1)[:, None, :, None], axis=2)
-        buffer = _write(buffer, jnp.where(here[:, None, :, None], fresh, old), at)
-    return buffer
+        place, new = jnp.append(place, size)[None], jnp.pad(new, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    put = jax.vmap(lambda b, n, p: b.at[p].set(n, mode="drop", unique_indices=True), in_axes=(0, 0, None))
+    return jax.vmap(put)(buffer, new, place)
 
 
 def visible(attend: Attend, slots: int, window: int | None = None) -> Array:
