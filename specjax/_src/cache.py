@@ -70,14 +70,14 @@ def _write(buffer: Array, new: Array, start: Array, ring: bool) -> Array:
     XLA's fusions: a plain slice update is fused into the attention that reads it, which then needs the old buffer too,
     and copies it."""
     batch, heads, size, _ = buffer.shape
+    start = jnp.broadcast_to(start[:, None], (batch, heads))
     if not ring and batch * heads > 1:
-        start = jnp.broadcast_to(start[:, None], (batch, heads))
         return jax.vmap(jax.vmap(lambda b, n, s: lax.dynamic_update_slice(b, n, (s, 0))))(buffer, new, start)
-    place = (start[:, None] + jnp.arange(new.shape[2], dtype=jnp.int32)) % size
+    place = (start[..., None] + jnp.arange(new.shape[2], dtype=jnp.int32)) % size
     if batch * heads == 1:  # a single window would be turned back into a slice update: add one that is dropped
-        place, new = jnp.append(place, size)[None], jnp.pad(new, ((0, 0), (0, 0), (0, 1), (0, 0)))
-    put = jax.vmap(lambda b, n, p: b.at[p].set(n, mode="drop", unique_indices=True), in_axes=(0, 0, None))
-    return jax.vmap(put)(buffer, new, place)
+        place = jnp.append(place, size)[None, None]
+        new = jnp.pad(new, ((0, 0), (0, 0), (0, 1), (0, 0)))
+    return jax.vmap(jax.vmap(lambda b, n, p: b.at[p].set(n, mode="drop", unique_indices=True)))(buffer, new, place)
 
 
 def visible(attend: Attend, slots: int, window: int | None = None) -> Array:
