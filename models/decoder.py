@@ -165,14 +165,16 @@ class Decoder(nnx.Module):
 
     def _check_width(self, cache: kv.Cache, attend: Attend) -> None:
         """Refuse a call that would write over what its own tokens see."""
+        slack = self.ring_slack
+        if slack is None:
+            return
         width = (attend.valid if attend.ancestors is None else attend.ancestors).shape[-1]
         for index, size in self.rings.items():
-            if kv.slots(cache[index]) == size and width > self.ring_slack + 1:
+            if kv.slots(cache[index]) == size and width > slack + 1:
                 raise ValueError(
                     f"a call of {width} tokens (earlier columns of ancestors included) does not fit the cache of a "
-                    f"sliding layer, which has {self.ring_slack} slots beside its window of "
-                    f"{self.config.sliding_window}: feed fewer tokens at a time, or make the Decoder with "
-                    f"ring_slack={width} or None")
+                    f"sliding layer, which has {slack} slots beside its window of {self.config.sliding_window}: feed "
+                    f"fewer tokens at a time, or make the Decoder with ring_slack={width} or None")
 
 
 def embedded(config: DecoderConfig, embedding: nnx.Variable, tokens: Array) -> Array:
