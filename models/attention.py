@@ -70,10 +70,13 @@ class Attention(nnx.Module):
         """
         c = self.config
         query, key, value = self._project(x, reach.table)
-        new = {"k": key, "v": value}
-        layer = new if layer is None else kv.write(layer, new, reach.sight.lengths, ring=reach.ring)
+        new, way = {"k": key, "v": value}, reach.way
+        if layer is None:  # all there is are these tokens, and nothing could be left out
+            layer, way = new, "einsum" if way == "auto" else way
+        else:
+            layer = kv.write(layer, new, reach.sight.lengths, ring=reach.ring)
         scale = c.head_dim**-0.5 if c.attention_scale is None else c.attention_scale
-        mixed = mix(query, layer, reach.sight, Scoring(scale, c.attention_softcap), reach.way)
+        mixed = mix(query, layer, reach.sight, Scoring(scale, c.attention_softcap), way)
         # As one matrix: the einsum over split heads makes XLA transpose the kernel in every call.
         flat = mixed.reshape(*x.shape[:2], -1)
         return plus(flat @ self.out[...].reshape(-1, c.hidden_size), self.out_bias), layer
