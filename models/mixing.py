@@ -19,8 +19,11 @@ from specjax._src.types import Array
 from specjax.models.parts import softcap
 
 WAYS = ("auto", "einsum", "blocks")
-BLOCK = 256
-"""Slots that are read at a time."""
+BLOCK, WIDE = 256, 1024
+"""Slots that are read at a time. From slot `WIDE` on, a call of few tokens reads so many: a turn of the loop costs more
+than what it reads in small ones, and no more than half of what is read is in vain."""
+FEW = 32
+"""Tokens of a call that may read wide blocks; the scores of more would be much memory."""
 NOTHING = -1e30
 """Stands for the largest score of a query that sees nothing; finite, so that its row does not turn into NaN."""
 
@@ -83,15 +86,13 @@ def _whole(scoring: Scoring, query: Array, layer: kv.Layer, sight: Sight) -> Arr
 def _by_blocks(scoring: Scoring, query: Array, layer: kv.Layer, sight: Sight) -> Array:
     """The same over the blocks that hold entries, with a running largest score, sum of weights and weighted sum.
 
-    A block of which a query sees nothing changes none of its three, not by a bit. The number of blocks is that of the
-    longest row that takes part in the call.
+    A block of which a query sees nothing changes none of its three, not by a bit; and where a block begins does not
+    depend on the text. How many there are is told by the longest row that takes part in the call.
     """
     capacity = kv.slots(layer)
-    size = min(BLOCK, capacity)
-    used = jnp.max(jnp.where(sight.live > 0, sight.end, 0))
-    count = -(-jnp.minimum(used, capacity) // size)
+    used = jnp.minimum(jnp.max(jnp.where(sight.live > 0, sight.end, 0)), capacity)
 
-    def add(index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    def add(size: int, index: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         top, total, mixed = carry
         start = jnp.minimum(index * size, capacity - size)  # the last block may begin before the one before it ends
         key, value = kv.read(layer, query.dtype, start, size)
@@ -105,8 +106,14 @@ def _by_blocks(scoring: Scoring, query: Array, layer: kv.Layer, sight: Sight) ->
         return higher, total * kept + jnp.sum(weights, axis=-1, keepdims=True), mixed * kept + share
 
     rows = (*query.shape[:-1], 1)
-    nothing = jnp.full(rows, NOTHING, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros(query.shape, jnp.float32)
-    _, total, mixed = jax.lax.fori_loop(0, count, add, nothing)
+    carry = jnp.full(rows, NOTHING, jnp.float32), jnp.zeros(rows, jnp.float32), jnp.zeros(query.shape, jnp.float32)
+    wide = capacity > WIDE and sight.floor.shape[1] <= FEW
+    small = min(BLOCK, capacity)
+    first = jnp.minimum(used, WIDE) if wide else used
+    carry = jax.lax.fori_loop(0, -(-first // small), functools.partial(add, small), carry)
+    if wide:
+        carry = jax.lax.fori_loop(1, -(-used // WIDE), functools.partial(add, WIDE), carry)
+    _, total, mixed = carry
     return (mixed / jnp.maximum(total, -1 / NOTHING)).astype(query.dtype)
 
 

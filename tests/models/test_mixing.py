@@ -59,8 +59,9 @@ SIGHTS = ((1, (0, 9, 30), None), (5, (7, 31, 16), None), (5, (100, 41, 64), 6))
 
 
 def widest_gap(monkeypatch, kind, sights=SIGHTS, slots=37, **changes):
-    """The largest difference of the two ways in blocks of 8, over valid tokens."""
+    """The largest difference of the two ways, in blocks of 8 and from slot 16 on of 16, over valid tokens."""
     monkeypatch.setattr(mixing, "BLOCK", 8)
+    monkeypatch.setattr(mixing, "WIDE", 16)
     for name, value in changes.items():
         monkeypatch.setattr(mixing, name, value)
     gap = 0.0
@@ -102,6 +103,7 @@ def test_a_query_that_sees_nothing_gets_zeros():
 def test_other_rows_change_nothing(monkeypatch):
     """Not a bit: a row beside one that is ten blocks longer, and blocks of which it sees nothing."""
     monkeypatch.setattr(mixing, "BLOCK", 16)
+    monkeypatch.setattr(mixing, "WIDE", 64)
     query, layer, attend = case("chain", 3, 200, (20, 190))
     rows = jax.jit(lambda *given: mix(given[0], given[1], sight_of(given[2]), Scoring(0.3), "blocks"))
     alone = rows(*jax.tree.map(lambda leaf: leaf[:1], (query, layer, attend)))
@@ -166,6 +168,7 @@ def test_nothing_but_the_cache_is_as_long_as_the_cache(way, slots, whole):
     assert (2, 2, slots, 8) in long
     assert (long != {(2, 2, slots, 8)}) == whole
     assert ((2, 2, 18, mixing.BLOCK) in shapes) != whole, "the scores of a block, two queries on each key head"
+    assert ((2, 2, 18, mixing.WIDE) in shapes) == (not whole and slots > mixing.WIDE)
 
 
 @pytest.mark.parametrize("way", ["einsum", "blocks"])
