@@ -11,7 +11,7 @@ from flax import nnx
 from head_cases import random_like
 
 import specjax
-from specjax import Attend, Sampling, cache, draft, testing, verify
+from specjax import Attend, Params, Sampling, cache, draft, testing, verify
 from specjax._src import speculative as engine
 from specjax.models import Decoder, from_nnx, some_layers
 
@@ -164,3 +164,20 @@ def test_drafted_text_of_rings(name):
     text, out = texts(toy, drafter, weights, MIXED, verify.match())
     assert text == texts(decoder(None), sampling=MIXED)[0]
     assert 0 < out.stats.accepted.sum() < out.stats.drafted.sum()
+
+
+def test_another_turn_behind_a_ring():
+    """Two rows read more prompt while the others, which get nothing, keep what they have; then all go on."""
+    drafter, more = DRAFTERS["ngram"][0], np.tile(np.array([[1, 4, 2, 0, 3]], np.int32), (len(PROMPTS), 8))
+    num, found = np.array([0, 40, 0, 33, 0]), []
+    for slack in (SLACK, None):
+        model, params = decoder(slack)
+        engine_of = specjax.speculative(model, drafter)
+        both = Params(params)
+        state = engine_of.init(both, PROMPTS, max_new_tokens=BUDGET, capacity=300, sampling=MIXED)
+        run = jax.jit(engine_of.run)
+        state = jax.jit(engine_of.extend)(both, run(both, state, 30), more, num)
+        state = run(both, state, 40)
+        found.append([np.asarray(state.tokens[row, : int(state.length[row])]).tolist() for row in range(len(PROMPTS))])
+    assert found[0] == found[1]
+    assert min(map(len, found[0])) > 2 * (WINDOW + SLACK)
