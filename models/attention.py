@@ -1,35 +1,36 @@
-"""Grouped-query attention over a dense cache, and how far back a sliding layer sees."""
+"""Grouped-query attention: the projections around `mix`, and the cache between them."""
 
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from specjax._src import cache as kv
-from specjax._src.types import Array, Attend
+from specjax._src.sight import Sight
+from specjax._src.types import Array
 from specjax.models.config import DecoderConfig
-from specjax.models.parts import RMSNorm, bias, normed, param, plus, softcap
+from specjax.models.mixing import Scoring, mix
+from specjax.models.parts import RMSNorm, bias, normed, param, plus
 from specjax.models.rope import rotate
 
 
-def within(visible: Array, attend: Attend, window: int) -> Array:
-    """`visible` bool [B, T, S] without the slots `window` positions or more before their query.
+class Reach(NamedTuple):
+    """What the layers of one kind have in common in one call.
 
-    A committed entry stands at the position of its slot; an entry of this call where `attend.positions` says, which in
-    a tree is not its slot: siblings share a position. Of a tree that grows over several calls (a wide
-    `Attend.ancestors`) the places in earlier calls are not told; but a token sees one entry of each position before its
-    own, in their order.
+    Attributes:
+      table: rotary cosine and sine.
+      sight: what the tokens see.
+      ring: whether the cache may be written round.
+      way: see `specjax.models.mixing.mix`.
     """
-    if attend.ancestors is not None and attend.ancestors.shape[2] > attend.positions.shape[1]:
-        return visible & (jnp.cumsum(visible[..., ::-1], axis=-1)[..., ::-1] <= window)
-    slots = jnp.arange(visible.shape[-1], dtype=jnp.int32)
-    inside = jnp.clip(slots - attend.lengths[:, None], 0, attend.positions.shape[1] - 1)
-    placed = jnp.take_along_axis(attend.positions, inside, axis=1)
-    where = jnp.where(slots < attend.lengths[:, None], slots, placed)
-    return visible & (attend.positions[:, :, None] - where[:, None, :] < window)
+
+    table: tuple[Array, Array]
+    sight: Sight
+    ring: bool = False
+    way: str = "auto"
 
 
 class Attention(nnx.Module):
@@ -56,42 +57,29 @@ class Attention(nnx.Module):
         self.query_norm = norm() if c.qk_norm else None
         self.key_norm = norm() if c.qk_norm else None
 
-    def __call__(
-        self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array
-    ) -> tuple[Array, kv.Layer]:
-        """Attend from `x` over the slots marked in `visible` [B, T, S].
+    def __call__(self, x: Array, reach: Reach, layer: kv.Layer | None) -> tuple[Array, kv.Layer]:
+        """Attend from `x` to what `reach` shows.
 
         Args:
           x: [B, T, width], normalised.
-          table: rotary cosine and sine.
-          visible: bool [B, T, S].
-          layer: this layer's cache, or None to attend over the T tokens alone (then S = T).
-          start: int32 [B], first slot to write.
+          reach: see `Reach`.
+          layer: this layer's cache, or None to attend over the T tokens alone.
 
         Returns:
           [B, T, D], and the layer's cache with the new entries.
         """
         c = self.config
-        query, key, value = self._project(x, table)
-        layer = {"k": key, "v": value} if layer is None else kv.write(layer, {"k": key, "v": value}, start)
-        batch, length, kv_heads = *x.shape[:2], key.shape[1]  # by the weights: over many devices they may be repeated
-        # The queries of one key head stand together as rows, so that both products are plain batched matrix products.
-        grouped = query.reshape(batch, length, kv_heads, -1, c.head_dim)
-        grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, c.head_dim)
-        scores = jnp.einsum(
-            "bkqd,bksd->bkqs", grouped, layer["k"].astype(x.dtype), preferred_element_type=jnp.float32
-        ).reshape(batch, kv_heads, -1, length, visible.shape[-1])
+        query, key, value = self._project(x, reach.table)
+        new, way = {"k": key, "v": value}, reach.way
+        if layer is None:  # all there is are these tokens, and nothing could be left out
+            layer, way = new, "einsum" if way == "auto" else way
+        else:
+            layer = kv.write(layer, new, reach.sight.lengths, ring=reach.ring)
         scale = c.head_dim**-0.5 if c.attention_scale is None else c.attention_scale
-        scores = jnp.where(visible[:, None, None], softcap(scores * scale, c.attention_softcap), -jnp.inf)
-        # A padding query may see nothing; a finite floor keeps its row from turning into NaN.
-        top = jnp.maximum(jnp.max(scores, axis=-1, keepdims=True), -1e30)
-        weights = jnp.exp(scores - jax.lax.stop_gradient(top))
-        weights = weights / jnp.maximum(jnp.sum(weights, axis=-1, keepdims=True), 1e-30)
-        weights = weights.astype(x.dtype).reshape(batch, kv_heads, -1, visible.shape[-1])
-        mixed = jnp.einsum("bkqs,bksd->bkqd", weights, layer["v"].astype(x.dtype))
-        mixed = mixed.reshape(batch, kv_heads, -1, length, c.head_dim).transpose(0, 3, 1, 2, 4)
+        mixed = mix(query, layer, reach.sight, Scoring(scale, c.attention_softcap), way)
         # As one matrix: the einsum over split heads makes XLA transpose the kernel in every call.
-        return plus(mixed.reshape(batch, length, -1) @ self.out[...].reshape(-1, c.hidden_size), self.out_bias), layer
+        flat = mixed.reshape(*x.shape[:2], -1)
+        return plus(flat @ self.out[...].reshape(-1, c.hidden_size), self.out_bias), layer
 
     def _project(self, x: Array, table: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         """Queries [B, T, H, d], and keys and values [B, K, T, d] as the cache holds them."""

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from flax import nnx
 
 from specjax._src import cache as kv
-from specjax._src.types import Array, Attend, Output
-from specjax.models.attention import Attention, within
+from specjax._src.sight import sight_of
+from specjax._src.types import PREFILL, Array, Attend, Output
+from specjax.models.attention import Attention, Reach
 from specjax.models.config import DecoderConfig
+from specjax.models.mixing import check_way
 from specjax.models.parts import ACTIVATIONS, RMSNorm, bias, normed, param, plus, softcap
 from specjax.models.rope import rotary_table
-
-Reach = tuple[tuple[tuple[Array, Array], Array], ...]
 
 
 class MLP(nnx.Module):
@@ -61,28 +61,40 @@ class Block(nnx.Module):
         self.mlp_post_norm = norm() if c.post_norms else None
 
     def __call__(
-        self, x: Array, table: tuple[Array, Array], visible: Array, layer: kv.Layer | None, start: Array,
-        reads: Array | None = None,
-    ) -> tuple[Array, kv.Layer]:  # fmt: skip
+        self, x: Array, reach: Reach, layer: kv.Layer | None, reads: Array | None = None
+    ) -> tuple[Array, kv.Layer]:
         """Arguments and result as `Attention`, with the residual stream for `x`; attention reads it, or `reads`."""
         reads = normed(x if reads is None else reads, self.attention_norm)
-        mixed, layer = self.attention(reads, table, visible, layer, start)
+        mixed, layer = self.attention(reads, reach, layer)
         x = x + normed(mixed, self.attention_post_norm)
         return x + normed(self.mlp(self.mlp_norm(x)), self.mlp_post_norm), layer
 
 
 class Decoder(nnx.Module):
-    """A decoder-only language model with a dense key-value cache.
+    """A decoder-only language model with a key-value cache, in which sliding layers keep no more than they need.
 
-    The module keeps the calling convention of `specjax.models.from_nnx`: `init_cache(batch, capacity)` and
-    `module(tokens, cache, attend) -> Output`.
+    The module keeps the calling convention of `specjax.models.from_nnx`: `init_cache(batch, capacity)`,
+    `module(tokens, cache, attend) -> Output` and `commit`.
     """
 
-    def __init__(self, config: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32) -> None:
-        """Draw random weights of `dtype`, in which the arithmetic and the cache are kept too."""
+    def __init__(
+        self, config: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32,
+        ring_slack: int | None = PREFILL,
+    ) -> None:  # fmt: skip
+        """Draw random weights.
+
+        Args:
+          config: see `DecoderConfig`.
+          rngs: for the weights.
+          dtype: of the weights, in which the arithmetic and the cache are kept too.
+          ring_slack: the cache of a sliding layer is a ring of so many slots more than its window: the most tokens that
+            one call may have (with the earlier columns of a wide `Attend.ancestors`), and the furthest that a row may
+            fall back. None keeps every entry.
+        """
         dtype = jnp.dtype(dtype)  # one spelling, so that equal modules compare equal
         self.config = config
         self.dtype = dtype
+        self.ring_slack = ring_slack
         shape, names = (config.vocab_size, config.hidden_size), ("vocab", "embed")
         self.embedding = param(rngs, shape, config.hidden_size**-0.5, names, dtype)
         self.layers = nnx.List([Block(config, rngs, dtype) for _ in range(config.num_layers)])
@@ -90,14 +102,30 @@ class Decoder(nnx.Module):
         if not config.tie_embeddings:
             self.head = param(rngs, shape[::-1], config.hidden_size**-0.5, names[::-1], dtype)
 
-    def init_cache(self, batch: int, capacity: int) -> kv.Cache:
-        """An empty cache of `capacity` slots: per layer `k` and `v`, each [batch, K, capacity, d] in the dtype."""
+    @property
+    def rings(self) -> dict[int, int]:
+        """Slots of the rings by layer."""
         c = self.config
-        return kv.init(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype)
+        if self.ring_slack is None or c.sliding_window is None:
+            return {}
+        return dict.fromkeys(c.sliding_layers, c.sliding_window + self.ring_slack)
+
+    def init_cache(self, batch: int, capacity: int) -> kv.Cache:
+        """An empty cache for `capacity` entries: per layer `k` and `v`, each [batch, K, S, d] in the dtype.
+
+        S is `capacity`, in sliding layers no more than the window and the slack.
+        """
+        c = self.config
+        return kv.init(c.num_layers, batch, c.num_kv_heads, capacity, c.head_dim, self.dtype, self.rings)
+
+    def commit(self, pending: kv.Cache, path: Array | None, base: Array, num: Array) -> kv.Cache:
+        """As `specjax.cache.commit`, in rings too."""
+        return kv.commit(pending, path, base, num, rings=self.rings)
 
     def __call__(
-        self, tokens: Array, cache: kv.Cache | None, attend: Attend, only: tuple[int, ...] | None = None
-    ) -> Output:
+        self, tokens: Array, cache: kv.Cache | None, attend: Attend, only: tuple[int, ...] | None = None,
+        attention: str = "auto",
+    ) -> Output:  # fmt: skip
         """Score `tokens`.
 
         Args:
@@ -105,14 +133,21 @@ class Decoder(nnx.Module):
           cache: from `init_cache` or a commit; or None to see no more than the T tokens themselves (training).
           attend: where the tokens stand and what they see.
           only: indices of the layers to go through, the others are left out; None for all.
+          attention: how the cache is read: "einsum" every slot at once, "blocks" only those in use, or "auto" (see
+            `specjax.models.mixing.mix`).
 
         Returns:
           `Output` with logits [B, T, V]; features [B, T, D]: `hidden` (after the last norm) and `layer_i`, the residual
           stream before layer `i` (behind the last one for `i` = `num_layers`); and for `pending` the cache with the T
           new entries written. A feature that nobody reads costs nothing in a compiled program.
+
+        Raises:
+          ValueError: if the call has more tokens than the rings of sliding layers have slack, or for an unknown way.
         """
         c = self.config
-        reach = reach_of(c, attend, tokens.shape[1] if cache is None else kv.capacity(cache))
+        if cache is not None:
+            self._check_width(cache, attend)
+        reach = reach_of(c, attend, attention, ring=bool(self.rings))
         x = embedded(c, self.embedding, tokens)
         layers, features = [], {}
         for index, block in enumerate(self.layers):
@@ -120,14 +155,26 @@ class Decoder(nnx.Module):
                 layers.append(None if cache is None else cache[index])
                 continue
             features[f"layer_{index}"] = x
-            table, visible = reach[index in c.sliding_layers]
-            x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)
+            x, layer = block(x, reach[index in c.sliding_layers], None if cache is None else cache[index])
             layers.append(layer)
         hidden = self.norm(x)
         features |= {f"layer_{c.num_layers}": x, "hidden": hidden}
         tied = c.tie_embeddings
         logits = scored(hidden, self.embedding if tied else self.head, tied, c.final_softcap)
         return Output(logits, features, pending=tuple(layers))
+
+    def _check_width(self, cache: kv.Cache, attend: Attend) -> None:
+        """Refuse a call that would write over what its own tokens see."""
+        slack = self.ring_slack
+        if slack is None:
+            return
+        width = (attend.valid if attend.ancestors is None else attend.ancestors).shape[-1]
+        for index, size in self.rings.items():
+            if kv.slots(cache[index]) == size and width > slack + 1:
+                raise ValueError(
+                    f"a call of {width} tokens (earlier columns of ancestors included) does not fit the cache of a "
+                    f"sliding layer, which has {slack} slots beside its window of {self.config.sliding_window}: feed "
+                    f"fewer tokens at a time, or make the Decoder with ring_slack={width} or None")
 
 
 def embedded(config: DecoderConfig, embedding: nnx.Variable, tokens: Array) -> Array:
@@ -142,13 +189,17 @@ def scored(hidden: Array, head: nnx.Variable, tied: bool, cap: float | None) -> 
     return softcap(logits, cap)
 
 
-def reach_of(config: DecoderConfig, attend: Attend, slots: int) -> Reach:
-    """Rotary table and visible slots of full layers, and of sliding layers where there are any."""
+def reach_of(config: DecoderConfig, attend: Attend, way: str = "auto", *, ring: bool = False) -> tuple[Reach, ...]:
+    """What full layers see and how they turn, and the same of sliding layers (with a `ring` or not) if there are any.
+
+    Raises:
+      ValueError: for an unknown way.
+    """
     c = config
-    visible = kv.visible(attend, slots)
     table = rotary_table(attend.positions, c.head_dim, c.rope_theta, c.rope_scaling)
+    full = Reach(table, sight_of(attend), way=check_way(way))
     if c.sliding_window is None:
-        return ((table, visible),)
+        return (full,)
     own = c.sliding_rope_theta
     near = table if own is None else rotary_table(attend.positions, c.head_dim, own)
-    return (table, visible), (near, within(visible, attend, c.sliding_window))
+    return full, Reach(near, sight_of(attend, c.sliding_window), ring, way)

@@ -90,7 +90,9 @@ class Eagle(nnx.Module):
         """The feature `hidden` [B, T, D], which needs no fusing."""
         return features["hidden"].astype(self.dtype)
 
-    def __call__(self, hidden: Array, tokens: Array, cache: kv.Cache | None, attend: Attend) -> HeadOutput:
+    def __call__(
+        self, hidden: Array, tokens: Array, cache: kv.Cache | None, attend: Attend, *, attention: str = "auto"
+    ) -> HeadOutput:
         """Guess the features, and score the tokens, one place further on.
 
         Args:
@@ -98,17 +100,18 @@ class Eagle(nnx.Module):
           tokens: int32 [B, T], the tokens that follow them.
           cache: as for `Decoder`.
           attend: as for `Decoder`; positions are those of the features.
+          attention: as for `Decoder`.
 
         Returns:
           `HeadOutput`; `pending` is the cache with the T new entries written.
         """
         c = self.config.layer
-        ((table, visible),) = reach_of(c, attend, tokens.shape[1] if cache is None else kv.capacity(cache))
+        (reach,) = reach_of(c, attend, attention)
         words = embedded(c, self.embedding, tokens).astype(self.dtype)
         x = plus(jnp.concatenate([words, hidden.astype(self.dtype)], axis=-1) @ self.fc[...], self.fc_bias)
         layers = []
         for index, block in enumerate(self.layers):
-            x, layer = block(x, table, visible, None if cache is None else cache[index], attend.lengths)
+            x, layer = block(x, reach, None if cache is None else cache[index])
             layers.append(layer)
         return HeadOutput(self.score(x), x, tuple(layers))
 

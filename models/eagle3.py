@@ -176,8 +176,9 @@ class Eagle3(nnx.Module):
         return plus(normed(jnp.concatenate(taps, axis=-1), self.fc_input_norm) @ self.fc[...], self.fc_bias)
 
     def __call__(
-        self, hidden: Array, tokens: Array, cache: kv.Cache | None, attend: Attend, *, whole_vocabulary: bool = True
-    ) -> HeadOutput:
+        self, hidden: Array, tokens: Array, cache: kv.Cache | None, attend: Attend, *, whole_vocabulary: bool = True,
+        attention: str = "auto",
+    ) -> HeadOutput:  # fmt: skip
         """Guess the features, and score the tokens, one place further on.
 
         Args:
@@ -186,12 +187,13 @@ class Eagle3(nnx.Module):
           cache: as for `Decoder`.
           attend: as for `Decoder`; positions are those of the features.
           whole_vocabulary: score the target's vocabulary, -inf outside the draft's; else the draft's own [B, T, Vd].
+          attention: as for `Decoder`.
 
         Returns:
           `HeadOutput`; `pending` is the cache with the T new entries written.
         """
         c, layer = self.config, self.config.layer
-        ((table, visible),) = reach_of(layer, attend, tokens.shape[1] if cache is None else kv.capacity(cache))
+        (reach,) = reach_of(layer, attend, attention)
         embedding = self.own_embedding if c.own_embedding else self.embedding
         words = self.embedding_norm(embedded(layer, embedding, tokens).astype(self.dtype))
         hidden = hidden.astype(self.dtype)
@@ -200,7 +202,7 @@ class Eagle3(nnx.Module):
         entries = []
         for index, block in enumerate(self.layers):
             old = None if cache is None else cache[index]
-            x, entry = block(x, table, visible, old, attend.lengths, reads if index == 0 else None)
+            x, entry = block(x, reach, old, reads if index == 0 else None)
             entries.append(entry)
         guess = self.norm(x) if c.norm_output else x
         return HeadOutput(self.score(guess, whole_vocabulary=whole_vocabulary), guess, tuple(entries))

@@ -19,6 +19,7 @@ from specjax.models.eagle import Eagle, EagleConfig
 from specjax.models.eagle3 import Eagle3, Eagle3Config, places_of
 from specjax.models.head_config import HeadConfig
 from specjax.models.medusa import Medusa, MedusaConfig
+from specjax.models.mixing import check_way
 from specjax.models.parts import Borrowed, Fixed
 
 MODULES: dict[str, tuple[type[Any], type[Any]]] = {
@@ -31,7 +32,9 @@ MODULES: dict[str, tuple[type[Any], type[Any]]] = {
 UNTRAINED = ("embedding", "head", "draft_ids", "places")
 
 
-def head_from_nnx(module: nnx.Module, *, draft_vocabulary: bool = False) -> tuple[DraftHead | MedusaHeads, Weights]:
+def head_from_nnx(
+    module: nnx.Module, *, draft_vocabulary: bool = False, attention: str = "auto"
+) -> tuple[DraftHead | MedusaHeads, Weights]:
     """Split a draft head into its pure functions and its params.
 
     Equal structures give the same object, so a program compiled for one set of weights serves another.
@@ -40,6 +43,7 @@ def head_from_nnx(module: nnx.Module, *, draft_vocabulary: bool = False) -> tupl
       module: `Medusa`, or one with the calling convention of `Eagle`; may be abstract (from `nnx.eval_shape`), then the
         params are `jax.ShapeDtypeStruct`s.
       draft_vocabulary: for training: an EAGLE-3 head scores its own vocabulary [B, T, Vd], not the target's.
+      attention: how a head that has any reads its cache, as for `Decoder`.
 
     Returns:
       The head, and its params as nested dicts with string keys. What it borrows is random: see `borrow`.
@@ -54,19 +58,19 @@ def head_from_nnx(module: nnx.Module, *, draft_vocabulary: bool = False) -> tupl
         return _medusa_heads(structure), params
     if draft_vocabulary and not isinstance(module, Eagle3):
         raise ValueError(f"{type(module).__name__} scores the target's vocabulary; it has no draft vocabulary")
-    return _draft_head(structure, draft_vocabulary), params
+    return _draft_head(structure, draft_vocabulary, check_way(attention)), params
 
 
 @functools.lru_cache(maxsize=64)
-def _draft_head(structure: Structure, draft_vocabulary: bool) -> DraftHead:
+def _draft_head(structure: Structure, draft_vocabulary: bool, attention: str) -> DraftHead:
     skeleton = structure.module()
-    options = {"whole_vocabulary": False} if draft_vocabulary else {}
+    options: dict[str, Any] = {"whole_vocabulary": False} if draft_vocabulary else {}
 
     def fuse(params: Weights, features: dict[str, Array]) -> Array:
         return structure.module(params).fuse(features)
 
     def apply(params: Weights, hidden: Array, tokens: Array, cache: Cache, attend: Attend) -> HeadOutput:
-        return structure.module(params)(hidden, tokens, cache, attend, **options)
+        return structure.module(params)(hidden, tokens, cache, attend, attention=attention, **options)
 
     def score(params: Weights, hidden: Array) -> Array:
         return structure.module(params).score(hidden, **options)

@@ -1,6 +1,7 @@
 """A dense key-value cache for models of one's own: `init`, `write`, `visible`, `commit`.
 
-Written so that XLA updates the cache in place in a decode loop, and with masks for chains and trees alike.
+Written so that XLA updates the cache in place in a decode loop, and with masks for chains and trees alike. Layers that
+see a window may keep a ring (`rings`, `ring` and `window` of these functions).
 """
 
 from specjax._src.cache import Cache as Cache

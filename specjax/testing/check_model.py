@@ -39,6 +39,8 @@ def check_model(
     trees: bool = True,
     tolerance: float = 1e-4,
     seed: int = 0,
+    length: int = LENGTH,
+    widest: int | None = None,
 ) -> Report:
     """Hold a model to its contract: every way of feeding the same tokens gives the same logits.
 
@@ -53,6 +55,9 @@ def check_model(
       tolerance: largest difference allowed, as a share of the largest logit (at least 1). 1e-4 suits float32;
         a bfloat16 model needs about 5e-2, and then proves less.
       seed: of the random tokens.
+      length: of the texts, at least 20. A ring should be written round in it.
+      widest: the most tokens that one call of the model may have (with the earlier columns of a wide
+        `Attend.ancestors`; at least 11), where a ring sets a limit: the full pass is then one of pieces.
 
     Returns:
       `Report`.
@@ -60,7 +65,7 @@ def check_model(
     Raises:
       AssertionError: naming the check that failed, and what is likely wrong with the model.
     """
-    check = _Check(model, params, trees, tolerance, seed)
+    check = _Check(model, params, trees, tolerance, seed, length, widest or length)
     check.set_up(vocab_size)
     check.token_by_token()
     check.in_chunks()
@@ -77,28 +82,31 @@ def check_model(
 class _Check:
     """The tokens, the full pass, and one method for each claim."""
 
-    def __init__(self, model: Model, params: Any, trees: bool, tolerance: float, seed: int) -> None:
+    def __init__(
+        self, model: Model, params: Any, trees: bool, tolerance: float, seed: int, length: int, widest: int
+    ) -> None:
         self.model, self.params, self.trees, self.tolerance = model, params, trees, tolerance
+        self.length, self.widest = length, widest
         self.random = np.random.default_rng(seed)
         self.differences: dict[str, float] = {}
         self.apply = jax.jit(lambda tokens, cache, attend: model.apply(params, tokens, cache, attend))
         self.commit = jax.jit(model.commit)
 
     def set_up(self, vocab_size: int | None) -> None:
-        self.cache = self.model.init_cache(ROWS, LENGTH + 3 * CHUNK)
+        self.cache = self.model.init_cache(ROWS, self.length + 3 * CHUNK)
         for leaf in jax.tree.leaves(self.cache):
             assert leaf.shape[:1] == (ROWS,), (
                 f"init_cache({ROWS}, ..) made a leaf of shape {leaf.shape}: every leaf needs a leading row axis")
         start = jnp.zeros(ROWS, jnp.int32)
-        shape = jax.eval_shape(self.apply, jnp.zeros((ROWS, LENGTH), jnp.int32), self.cache, _attend(start, LENGTH))
+        first = jnp.zeros((ROWS, self.widest), jnp.int32)
+        shape = jax.eval_shape(self.apply, first, self.cache, _attend(start, self.widest))
         assert isinstance(shape, Output), f"apply must return specjax.Output, got {type(shape).__name__}"
-        assert shape.logits.ndim == 3 and shape.logits.shape[:2] == (ROWS, LENGTH), (
-            f"logits must be [B, T, V] with B={ROWS}, T={LENGTH}, got {shape.logits.shape}")
+        assert shape.logits.ndim == 3 and shape.logits.shape[:2] == (ROWS, self.widest), (
+            f"logits must be [B, T, V] with B={ROWS}, T={self.widest}, got {shape.logits.shape}")
         self.vocab_size = shape.logits.shape[-1] if vocab_size is None else vocab_size
-        self.tokens = self.draw(LENGTH)
-        out, cache = self.feed(self.tokens, self.cache, start, np.full(ROWS, LENGTH))
+        self.tokens = self.draw(self.length)
+        self.full, cache = self.begin(np.full(ROWS, self.length))
         self.same_form(cache)
-        self.full = out
         assert np.all(np.isfinite(self.full)), "logits of the full pass are not finite"
         self.scale = float(np.max(np.abs(self.full)))
 
@@ -117,6 +125,16 @@ class _Check:
         out = self.apply(jnp.asarray(tokens), cache, _attend(lengths, tokens.shape[1], valid))
         return np.asarray(out.logits, np.float32), self.commit(out.pending, None, lengths, num)
 
+    def begin(self, num: np.ndarray) -> tuple[np.ndarray, Cache]:
+        """The first `num` [B] of the tokens, in one pass where the model allows it: logits and cache."""
+        cache, parts = self.cache, []
+        for at in range(0, self.length, self.widest):
+            piece = self.tokens[:, at : at + self.widest]
+            lengths, kept = np.minimum(num, at), np.clip(num - at, 0, piece.shape[1])
+            logits, cache = self.feed(piece, cache, lengths, kept, np.arange(piece.shape[1]) < kept[:, None])
+            parts.append(logits)
+        return np.concatenate(parts, axis=1), cache
+
     def compare(self, name: str, got: np.ndarray, want: np.ndarray, where: np.ndarray, hint: str) -> None:
         """`got` and `want` [B, T, V] agree at `where` bool [B, T]."""
         gap = np.max(np.where(where[..., None], np.abs(got - want), 0.0), initial=0.0)
@@ -128,7 +146,7 @@ class _Check:
 
     def token_by_token(self) -> None:
         cache, lengths = self.cache, np.zeros(ROWS, np.int32)
-        for place in range(LENGTH):
+        for place in range(self.length):
             logits, cache = self.feed(self.tokens[:, place : place + 1], cache, lengths, np.ones(ROWS))
             self.compare("token by token", logits, self.full[:, place : place + 1], np.ones((ROWS, 1), bool),
                          "Does apply read the cache, and write its tokens at slots `attend.lengths ..`?")
@@ -158,11 +176,11 @@ class _Check:
         `partly` some of the valid tokens are refused too.
         """
         cache, lengths = self.cache, np.zeros(ROWS, np.int64)
-        while np.any(lengths < LENGTH):
-            num = advance(LENGTH - lengths)
+        while np.any(lengths < self.length):
+            num = advance(self.length - lengths)
             window = lengths[:, None] + np.arange(CHUNK)
             right = np.arange(CHUNK) < num[:, None]
-            index = np.minimum(window, LENGTH - 1)
+            index = np.minimum(window, self.length - 1)
             tokens = np.where(right, np.take_along_axis(self.tokens, index, 1), self.draw(CHUNK))
             want = np.take_along_axis(self.full, index[..., None], 1)
             kept = self.random.integers(0, num + 1) if partly else num
@@ -174,8 +192,8 @@ class _Check:
     def tree(self) -> None:
         nodes, paths = len(PARENTS), [np.array(path) for path in PATHS]
         ancestors = _ancestors()
-        lengths = np.array([4, 9, 6])
-        _, cache = self.feed(self.tokens, self.cache, np.zeros(ROWS), lengths, np.arange(LENGTH) < lengths[:, None])
+        lengths = np.array([4, 9, 6]) + self.length - LENGTH
+        _, cache = self.begin(lengths)
         tokens = self.draw(nodes)
         depth = ancestors.sum(1) - 1
         for name, batch in (("a tree by its paths", 1), ("a tree for each row", ROWS)):
@@ -190,8 +208,8 @@ class _Check:
     def tree_by_levels(self) -> None:
         """A tree fed level by level, as a draft model grows it, scores as it does when it is fed at once."""
         ancestors, nodes = _ancestors(), len(PARENTS)
-        lengths = np.array([2, 9, 6])
-        _, cache = self.feed(self.tokens, self.cache, np.zeros(ROWS), lengths, np.arange(LENGTH) < lengths[:, None])
+        lengths = np.array([2, 9, 6]) + self.length - LENGTH
+        _, cache = self.begin(lengths)
         tokens, depth = self.draw(nodes), ancestors.sum(1) - 1
         whole = Attend(jnp.asarray(lengths, jnp.int32), jnp.asarray(lengths[:, None] + depth, jnp.int32),
                        jnp.ones((ROWS, nodes), bool), jnp.asarray(ancestors[None]))
@@ -212,7 +230,7 @@ class _Check:
 
     def _follow(self, name: str, out: Output, cache: Cache, tokens: np.ndarray, lengths: Any, path: Any) -> None:
         """The nodes of one path score as the same tokens in a chain, and so does what follows when it is committed."""
-        chain = np.concatenate([tokens[:, path], self.draw(LENGTH - len(path))], axis=1)
+        chain = np.concatenate([tokens[:, path], self.draw(CHUNK + 3)], axis=1)
         want, _ = self.feed(chain[:, : CHUNK + 3], cache, lengths, np.zeros(ROWS))
         everywhere = np.ones((ROWS, len(path)), bool)
         self.compare(name, np.asarray(out.logits, np.float32)[:, path], want[:, : len(path)], everywhere,
@@ -227,8 +245,8 @@ class _Check:
 
     def block_of_equals(self) -> None:
         """Tokens that all see each other, the last two invalid: what stands there must not be seen."""
-        lengths = np.array([3, 7, 5])
-        _, cache = self.feed(self.tokens, self.cache, np.zeros(ROWS), lengths, np.arange(LENGTH) < lengths[:, None])
+        lengths = np.array([3, 7, 5]) + self.length - LENGTH
+        _, cache = self.begin(lengths)
         valid = np.broadcast_to(np.arange(CHUNK) < CHUNK - 2, (ROWS, CHUNK))
         tokens = self.draw(CHUNK)
         seen = []

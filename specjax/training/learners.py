@@ -81,7 +81,8 @@ def _head(config: TrainConfig, target: LoadedModel, answers: Sequence[Chunk]) ->
     _, params = head_from_nnx(module(shape, rngs=nnx.Rngs(config.run.seed)))
     dtype = jnp.dtype(config.run.compute)
     skeleton = nnx.eval_shape(lambda: module(shape, rngs=nnx.Rngs(0), dtype=dtype))
-    head, _ = head_from_nnx(skeleton, draft_vocabulary=own)
+    # The entries of a roll-out fill its cache, so that blocks would leave nothing out, and they have no way back.
+    head, _ = head_from_nnx(skeleton, draft_vocabulary=own, attention="einsum")
     if own:
         params = {**params, "draft_ids": jnp.asarray(frequent_ids(answers, shape.draft_vocab_size, shape.vocab_size))}
     params = borrow(_begun(config.kind, params, target), shape, target.params)

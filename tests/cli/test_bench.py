@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, timing, verifiers, ways
+from specjax.benchmarks import (
+    categories,
+    context,
+    prompts,
+    random_pair,
+    record,
+    results,
+    run,
+    texts,
+    timing,
+    verifiers,
+    ways,
+)
 from specjax.benchmarks.kept import kept_of
 from specjax.benchmarks.texts import Written, finished
 from specjax.benchmarks.timing import in_turns
@@ -282,3 +294,16 @@ def test_what_rules_keep_and_what_they_cost():
     found = verifiers.measure(vocab_size=50, repeats=1, command="test")
     assert set(found["over_softmax"]) == set(verifiers.rules()) and found["settings"]["nodes"] == 64
     assert all(np.isfinite(ratio) and ratio > 0 for ratio in found["over_softmax"].values())
+
+
+def test_what_a_pass_costs_by_capacity_and_length(monkeypatch):
+    small = dataclasses.replace(
+        context.FULL, vocab_size=64, hidden_size=16, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16)
+    monkeypatch.setattr(context, "FULL", small)
+    monkeypatch.setattr(context, "WIDTHS", (2,))
+    monkeypatch.setattr(timing, "LEAST_SECONDS", 0.0)
+    found = context.measure(layers=2, repeats=1, command="test")
+    assert [(row["way"], row["capacity"], row["length"]) for row in found["rows"]] == [
+        tuple(point) for point in context.points()] and len(found["rows"]) == 15
+    assert all(row["over_least"] == 1.0 for row in found["rows"] if row["capacity"] == 512)
+    assert context.shape_of("rings", 12).sliding_layers == (0, 1, 2, 3, 4, 6, 7, 8, 9, 10)

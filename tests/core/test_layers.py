@@ -13,7 +13,7 @@ import specjax
 SOURCE = pathlib.Path(specjax.__file__).parent
 CORE = {
     "types": 0, "tree": 0, "rows": 0, "noise": 0,
-    "truncate": 1, "sampling": 1, "constraint": 1, "cache": 1, "checks": 1, "sharding": 1,
+    "truncate": 1, "sampling": 1, "constraint": 1, "sight": 1, "cache": 1, "checks": 1, "sharding": 1,
     "draft": 2, "verify": 2,
     "state": 3, "ending": 3, "request": 3, "decode": 3, "speculative": 3, "generate": 3,
 }  # fmt: skip

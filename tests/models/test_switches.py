@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 
 from specjax import Attend, cache
+from specjax._src.sight import sight_of
 from specjax.models import Decoder, DecoderConfig, decoder, from_nnx
-from specjax.models.attention import within
 from specjax.models.parts import RMSNorm
 from specjax.models.rope import RopeScaling, rotary_table
 from specjax.testing import check_model
@@ -43,10 +43,15 @@ def test_contract_with_every_switch():
 
 @pytest.mark.slow
 def test_the_contract_sees_a_window_that_counts_slots(monkeypatch):
-    def by_slots(visible, attend, window):
-        return visible & (attend.positions[:, :, None] - jnp.arange(visible.shape[-1]) < window)
+    def by_slots(attend, window=None):
+        sight = sight_of(attend, window)
+        if window is None or attend.ancestors is None or attend.ancestors.shape[2] > attend.valid.shape[1]:
+            return sight
+        slots = attend.lengths[:, None] + jnp.arange(attend.valid.shape[1])
+        near = attend.positions[:, :, None] - slots[:, None, :] < window
+        return dataclasses.replace(sight, block=sight_of(attend).block & near)
 
-    monkeypatch.setattr(decoder, "within", by_slots)
+    monkeypatch.setattr(decoder, "sight_of", by_slots)
     with pytest.raises(AssertionError, match="a tree by its paths"):
         contract(dataclasses.replace(EVERYTHING, max_position=64))  # traced anew
 
@@ -60,7 +65,7 @@ def test_a_window_counts_positions_not_slots(tree):
         seen[2:, 1] = False  # 0 - 1, and 0 - 2 - 3 - 4: the second stands one slot behind its position
     ancestors = jnp.asarray(seen)[None] if tree else None
     attend = Attend(lengths, lengths[:, None] + depth, jnp.ones((2, 5), bool), ancestors)
-    got = np.asarray(within(cache.visible(attend, 11), attend, 2))
+    got = np.asarray(cache.visible(attend, 11, 2))
     for row, token, slot in np.ndindex(2, 5, 11):
         start = int(lengths[row])
         inside = slot - start

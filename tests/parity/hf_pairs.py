@@ -41,5 +41,5 @@ def ours(folder):
     return config, params
 
 
-def module_of(config, dtype=jnp.float32):
-    return from_nnx(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype)))[0]
+def module_of(config, dtype=jnp.float32, **options):
+    return from_nnx(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype, **options)))[0]

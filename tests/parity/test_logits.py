@@ -16,12 +16,12 @@ from specjax.models import DecoderConfig
 TOLERANCE = 2e-5
 
 
-def feed(config, params, tokens, sizes, dtype=jnp.float32):
+def feed(config, params, tokens, sizes, dtype=jnp.float32, **options):
     """Logits of `tokens` [T], given in pieces of the given sizes through one cache.
 
     Op by op: the configurations share their shapes, so each operation is compiled once for all of them.
     """
-    model = module_of(config, dtype)
+    model = module_of(config, dtype, **options)
     cache, at, parts = model.init_cache(1, len(tokens)), 0, []
     for size in sizes:
         here = jnp.full((1,), at, jnp.int32)
@@ -67,6 +67,9 @@ def test_full_and_cached_logits(case, torch, tokens):
     np.testing.assert_allclose(
         feed(config, params, tokens, steps), theirs(torch, module, tokens, steps), rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(feed(config, params, tokens, [PROMPT, STEPS]), want, rtol=0, atol=TOLERANCE)
+    if config.sliding_layers:  # 46 tokens through rings of 13 slots
+        got = feed(config, params, tokens, [5] * 9 + [1], ring_slack=5)
+        np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
 
 
 def relative(error, size):
