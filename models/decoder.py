@@ -77,6 +77,8 @@ class Decoder(nnx.Module):
     `module(tokens, cache, attend) -> Output` and `commit`.
     """
 
+    cache_axes = kv.AXES
+
     def __init__(
         self, config: DecoderConfig, *, rngs: nnx.Rngs, dtype: jnp.dtype = jnp.float32,
         ring_slack: int | None = PREFILL,

@@ -64,7 +64,7 @@ class Pair(NamedTuple):
 
 
 def decoder(config: DecoderConfig, mesh: Mesh, dtype: Any = DTYPE, **options: Any) -> Network:
-    """A decoder of this shape."""
+    """A decoder of this shape; `attention="einsum"` among the options makes a pass without loops."""
     module = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), dtype=dtype))
     return Network(*shard(*from_nnx(module, **options), mesh, RULES))
 
