@@ -193,6 +193,11 @@ def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **
     return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=vocab_size, **arguments)
 
 
+def target_vocab(rules: Rules, params: Params) -> int:
+    """V of the target."""
+    return decode.output_shape(rules.model, params, 1, _small_cache(rules.model)).logits.shape[-1]
+
+
 @functools.lru_cache(maxsize=64)
 def _small_cache(model: Model) -> Any:
     return jax.eval_shape(lambda: model.init_cache(1, 2))
@@ -225,7 +230,7 @@ def empty_state(
     record = jnp.zeros((batch, max_new_tokens + nodes), jnp.float32) if rules.logprobs else None
     return State(
         tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
-        capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
+        capacity=jnp.full(batch, capacity, jnp.int32), finish=zeros + FinishReason.ERROR,
         drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
         eos=request.eos, stop=request.stop, cache=cache,
         draft=rules.drafter.init(decode.draft_params(rules, params), batch, capacity),
