@@ -12,7 +12,7 @@ from specjax._src.types import Array
 
 
 def library(*values: Any) -> Any:
-    """`jax.numpy` where some leaf of `values` is its own or traced; else `numpy`, which compiles and transfers nothing."""
+    """`jax.numpy` where some leaf of `values` is its own or traced, else `numpy`, which compiles nothing."""
     return jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 

@@ -163,8 +163,8 @@ class Engine:
         Args:
           prompt: token ids, at least one.
           sampling: greedy by default. With a `seed` the text depends on it alone.
-          key: the text is that of `specjax.generate(..., [prompt], key=key)`; a seed comes first. A request that samples
-            and has neither draws from the engine's key and its own id.
+          key: the text is that of `specjax.generate(..., [prompt], key=key)`; a seed comes first. A request that
+            samples and has neither draws from the engine's key and its own id.
           max_new_tokens: at most the engine's; None is the engine's.
           eos_ids: ids that end the text.
           stop: sequences of token ids that end the text.

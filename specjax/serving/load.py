@@ -25,8 +25,8 @@ def by_load(drafter: Drafter, verifier: Verifier, table: Sequence[int], slots: i
     most = drafter.shape.num_speculative_tokens
     numbers = tuple(checks.whole("an entry of k_by_load", value, 0) for value in table)
     if len(numbers) != slots or max(numbers, default=0) > most:
-        raise ValueError(f"k_by_load needs one k in 0 .. {most} (the drafter's own) for each of 1 .. {slots} live rows, "
-                         f"got {list(numbers)}")
+        raise ValueError(f"k_by_load needs one k in 0 .. {most} (the drafter's own) for each of 1 .. {slots} live "
+                         f"rows, got {list(numbers)}")
     return _by_load(drafter, numbers)
 
 

@@ -91,7 +91,7 @@ def insert(rules: Rules, params: Params, state: State, row: State, slot: Array) 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))
 def advance(rules: Rules, most: int, params: Params, state: State, evicted: Array) -> tuple[State, Array]:
-    """At most `most` rounds over the running batch, without the rows `evicted` (bool [B]): the state, and a `Report`."""
+    """At most `most` rounds over the running batch without the rows `evicted` (bool [B]): the state, a packed `Report`."""
     finish = jnp.where(evicted & state.live, FinishReason.CANCELLED, state.finish)
     before = replace(state, finish=finish, drafts=jnp.where(evicted, 0, state.drafts))
     after = decode.rounds(rules, params, before, most)
