@@ -91,10 +91,12 @@ def arrive(engine, requests, generator, cancel_every=0):
             number, request = waiting.popleft()
             assert engine.submit(**request) == number
         gather(engine.step(), texts)
-        if cancel_every and generator.integers(cancel_every) == 0 and engine._next_id:
-            number = int(generator.integers(engine._next_id))
-            if engine.cancel(number):
-                cancelled.add(number)
+        here = [number for number in range(len(requests) - len(waiting))
+                if number not in cancelled and (number not in texts or texts[number].finish is None)]
+        if cancel_every and here and generator.integers(cancel_every) == 0:
+            number = int(generator.choice(here))
+            cancelled.add(number)
+            engine.cancel(number)
     return texts, cancelled
 
 
