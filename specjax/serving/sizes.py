@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of the passes over a prompt, ascending; each is a compiled program."""
-        return (*(width for width in (16, 64) if width < self.prefill_chunk), self.prefill_chunk)
+        return (*(width for width in (16, 32, 64, 128) if width < self.prefill_chunk), self.prefill_chunk)
 
     def pass_width(self, left: int, budget: int) -> int:
         """Of the next pass over a prompt of which `left` tokens are unread; 0 if the `budget` allows none."""
