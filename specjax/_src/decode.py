@@ -134,16 +134,20 @@ def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> 
     return plan_round(rules, params, replace(state, limit=budget, finish=finish))
 
 
-def rounds(rules: Rules, params: Params, state: State, most: Array | int = 2**31 - 1) -> State:
-    """Rounds until every row has ended, `most` of them; each at the narrowest rung that holds the longest draft.
+def rounds(
+    rules: Rules, params: Params, state: State, most: Array | int = 2**31 - 1, pause: Array | bool = False
+) -> State:
+    """At most `most` rounds, until every row has ended, or, with `pause` (bool []), any row that was live.
 
-    The state is as `plan_round` leaves it.
+    Each is at the narrowest rung that holds the longest draft. The state is as `plan_round` leaves it.
     """
+    before = jnp.sum(state.live)
     rungs = ladder(rules.drafter)
     narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
 
     def more(carry: tuple[State, Array]) -> Array:
-        return jnp.any(carry[0].live) & (carry[1] > 0)
+        live = jnp.sum(carry[0].live)
+        return (live > 0) & (carry[1] > 0) & ~(jnp.asarray(pause) & (live < before))
 
     def descend(carry: tuple[State, Array]) -> tuple[State, Array]:
         for rung, below in zip(rungs, narrower, strict=True):

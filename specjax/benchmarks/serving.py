@@ -158,7 +158,7 @@ def compare(work: Work, slots: int, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     """Command line."""
-    numbers = {"requests": 32, "max_new_tokens": 96, "depth": 4, "rounds_per_step": 4, "repeats": 3}
+    numbers = {"requests": 64, "max_new_tokens": 96, "depth": 4, "rounds_per_step": 16, "repeats": 3}
     result = record.script("serving", __doc__, numbers, measure)
     table = Table("drafter", "slots", "engine tok/s", "static tok/s", "engine / static", "over one slot")
     for row in result["rows"]:

@@ -47,7 +47,7 @@ class Engine:
         max_queue: int = 256,
         prefill_chunk: int = 128,
         prefill_budget: int | None = None,
-        rounds_per_step: int = 4,
+        rounds_per_step: int = 8,
         k_by_load: Sequence[int] | None = None,
         constraint: Constraint | None = None,
         logprobs: bool = False,
@@ -75,8 +75,9 @@ class Engine:
           prefill_chunk: tokens of the widest pass over a prompt, at most 256.
           prefill_budget: tokens, padding included, that the passes of one step may have together; None is two of the
             widest. What runs waits for so much at most between two of its rounds.
-          rounds_per_step: rounds that the running rows go through in one `step`, in one program. More of them cost less
-            on the host; a row that ends early, or a request that waits, is looked at when all are done.
+          rounds_per_step: most rounds that the running rows go through in one `step`, in one program: more of them cost
+            less on the host, fewer give events and new requests their turn sooner. While requests wait, a step ends
+            with the first row that does.
           k_by_load: tokens that each row drafts when 1, 2, .. `slots` rows are live, such as (4, 4, 2, 1). Only with
             `verify.match()`, whose text does not depend on k.
           constraint: on the text of all requests.
@@ -145,7 +146,7 @@ class Engine:
         scratch = programs.insert(self._rules, self._params, scratch, row, np.int32(0))
         nobody = np.ones(self._sizes.slots, bool)
         jax.block_until_ready(programs.advance(
-            self._rules, self._sizes.rounds_per_step, self._params, scratch, nobody))
+            self._rules, self._sizes.rounds_per_step, self._params, scratch, nobody, np.bool_(False)))
 
     def submit(
         self,
@@ -247,7 +248,9 @@ class Engine:
         self._admit()
         if self.num_running:
             most = self._sizes.rounds_per_step
-            self._state, packed = programs.advance(self._rules, most, self._params, self._state, self._evicted.copy())
+            pause = np.bool_(bool(self._waiting) or self._reading is not None)
+            self._state, packed = programs.advance(
+                self._rules, most, self._params, self._state, self._evicted.copy(), pause)
             self._evicted[:] = False
             self._hear(programs.unpacked(packed, self._widths))
         events, self._events = self._events, []

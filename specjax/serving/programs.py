@@ -18,7 +18,7 @@ from specjax._src.decode import Rules
 from specjax._src.request import Request
 from specjax._src.state import FinishReason, State
 from specjax._src.types import Array, Params
-from specjax.serving.sizes import Sizes
+from specjax.serving.sizes import BEHIND, Sizes
 
 
 class Report(NamedTuple):
@@ -58,7 +58,7 @@ def unpacked(packed: Any, widths: Report) -> Report:
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def blank(rules: Rules, sizes: Sizes, params: Params, request: Request) -> State:
     """Free rows, one for each of `request`: ended, without text."""
-    slots = sizes.capacity + max(rules.drafter.shape.num_nodes, sizes.prefill_chunk, speculative.EXTEND)
+    slots = sizes.capacity + max(rules.drafter.shape.num_nodes, BEHIND)
     return speculative.empty_state(rules, params, request, sizes.max_new_tokens, sizes.capacity, slots)
 
 
@@ -90,11 +90,16 @@ def insert(rules: Rules, params: Params, state: State, row: State, slot: Array) 
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=(3,))
-def advance(rules: Rules, most: int, params: Params, state: State, evicted: Array) -> tuple[State, Array]:
-    """At most `most` rounds over the running batch without the rows `evicted` (bool [B]): the state, a packed `Report`."""
+def advance(
+    rules: Rules, most: int, params: Params, state: State, evicted: Array, pause: Array
+) -> tuple[State, Array]:
+    """At most `most` rounds over the running batch without the rows `evicted` (bool [B]): the state, a packed `Report`.
+
+    With `pause` (bool []) it comes back as soon as a row has ended.
+    """
     finish = jnp.where(evicted & state.live, FinishReason.CANCELLED, state.finish)
     before = replace(state, finish=finish, drafts=jnp.where(evicted, 0, state.drafts))
-    after = decode.rounds(rules, params, before, most)
+    after = decode.rounds(rules, params, before, most, pause)
     return after, jnp.concatenate(_report(rules, most, before, after), axis=1)
 
 

@@ -62,7 +62,7 @@ class Reader:
 
     def read(self, reading: Reading, budget: int) -> int:
         """One pass, of at most `budget` tokens: the tokens it took with its padding, 0 if the budget allows none."""
-        width = self._sizes.pass_width(reading.goal - reading.entries, budget)
+        width = self._sizes.pass_width(reading.entries, reading.goal - reading.entries, budget)
         if width == 0:
             return 0
         reading.row = self._pass(width, reading.row, reading.entries)

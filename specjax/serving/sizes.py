@@ -12,7 +12,12 @@ from specjax._src import checks, speculative
 from specjax._src.decode import Rules
 from specjax._src.request import Request
 from specjax._src.sampling import Sampling
+from specjax._src.speculative import EXTEND
 from specjax._src.types import PREFILL, Array, Params
+
+
+BEHIND = EXTEND
+"""Slots of a row behind its capacity, at least; the narrowest pass over a prompt is half of that."""
 
 
 class Sizes(NamedTuple):
@@ -53,10 +58,11 @@ class Sizes(NamedTuple):
         """Widths of the passes over a prompt, ascending; each is a compiled program."""
         return (*(width for width in (16, 32, 64, 128) if width < self.prefill_chunk), self.prefill_chunk)
 
-    def pass_width(self, left: int, budget: int) -> int:
-        """Of the next pass over a prompt of which `left` tokens are unread; 0 if the `budget` allows none."""
-        affordable = [width for width in self.widths if width <= budget]
-        return next((width for width in affordable if width >= left), affordable[-1] if affordable else 0)
+    def pass_width(self, entries: int, left: int, budget: int) -> int:
+        """Of the next pass, behind `entries` tokens, with `left` to be read; 0 if the `budget` allows none."""
+        # Near the end of a row narrow passes do, so that rows need no room for a wide one behind their capacity.
+        fitting = [width for width in self.widths if width <= budget and entries + width <= self.capacity + BEHIND]
+        return next((width for width in fitting if width >= left), fitting[-1] if fitting else 0)
 
 
 def checked_sizes(sizes: Sizes) -> Sizes:
