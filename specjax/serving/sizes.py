@@ -15,7 +15,6 @@ from specjax._src.sampling import Sampling
 from specjax._src.speculative import EXTEND
 from specjax._src.types import PREFILL, Array, Params
 
-
 BEHIND = EXTEND
 """Slots of a row behind its capacity, at least; the narrowest pass over a prompt is half of that."""
 

@@ -16,7 +16,7 @@ MORE = ["grown-hybrid", "eagle2-match", "fallback-auto", "self-auto", "medusa-ma
 
 @pytest.mark.parametrize("pair", [*FEW, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)])
 def test_random_arrivals(pair):
-    """18 requests of every kind over three rows, in an order of their own, some cancelled: the others do not hear it."""
+    """18 requests of every kind over three rows, coming as they like, some cancelled: the others do not hear it."""
     generator = np.random.default_rng(1)
     texts, cancelled = arrive(engine(pair), crowd(pair), generator, cancel_every=4)
     assert 1 <= len(cancelled) <= 12 and len(texts) == 18
