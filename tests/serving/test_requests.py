@@ -133,7 +133,7 @@ def test_k_by_load():
     """Text by match does not hear k; drafts are fewer where rows are many, and as many as ever in a row alone."""
     table = (3, 2, 1)
     for pair in ("ngram-match", "model-match"):
-        loaded = engine(pair, k_by_load=table)
+        loaded = engine(pair, k_by_load=table, prefill_budget=64)
         texts, _ = arrive(loaded, crowd(), np.random.default_rng(5))
         for number, request in enumerate(crowd()):
             assert_same(texts[number], solo(request, pair), stats=False)
