@@ -98,7 +98,7 @@ def bucket(length: int) -> int:
     return next((size for size in (16, 32) if length <= size), -(-length // 64) * 64)
 
 
-def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Array, Array]:
+def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Any, Any]:
     if isinstance(prompts, (list, tuple)) and all(isinstance(row, (list, tuple, np.ndarray)) for row in prompts):
         if lengths is not None:
             raise ValueError("prompts given as lists carry their own lengths: leave `lengths` out, or pass an array")
@@ -158,7 +158,7 @@ def _eos(eos_ids: Any, batch: int, vocab_size: int | None) -> Array:
     return numpy.broadcast_to(ids, (batch, ids.shape[-1]))
 
 
-def _stop(stop: Any, batch: int, vocab_size: int | None) -> Array:
+def _stop(stop: Any, batch: int, vocab_size: int | None) -> Any:
     stop = () if stop is None else stop
     if hasattr(stop, "ndim"):
         if stop.ndim not in (2, 3) or (stop.ndim == 3 and stop.shape[0] != batch):

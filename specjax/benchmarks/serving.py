@@ -111,7 +111,7 @@ def measure(requests: int, max_new_tokens: int, depth: int, rounds_per_step: int
     headers = [target.tokenizer.encode(prompt.text).ids for prompt in prompts.read()]
     chosen = [headers[number % len(headers)] for number in range(requests)]
     drafters = {"plain": None, f"from_model({depth})": specjax.draft.from_model(draft.model, depth)}
-    rows = []
+    rows: list[dict[str, Any]] = []
     with progress.shown() as stage:
         tell = stage("engine and static batches", len(drafters) * len(SLOTS))
         for name, drafter in drafters.items():

@@ -71,8 +71,8 @@ def checked_sizes(sizes: Sizes) -> Sizes:
       ValueError: naming both sides and the remedy.
     """
     least = {"max_queue": 0, "max_prefixes": 0}
-    numbers = {name: checks.whole(name, value, least.get(name, 1)) for name, value in sizes._asdict().items()
-               if name not in ("logit_bias", "allowed")}
+    numbers: dict[str, Any] = {name: checks.whole(name, value, least.get(name, 1))
+                               for name, value in sizes._asdict().items() if name not in ("logit_bias", "allowed")}
     sizes = sizes._replace(**numbers)
     if sizes.prefill_chunk > PREFILL:
         raise ValueError(f"prefill_chunk is {sizes.prefill_chunk}, but a drafter reads {PREFILL} tokens of a prompt at "
@@ -105,7 +105,7 @@ def checked(rules: Rules, params: Params, sizes: Sizes, prompt: Any, max_new_tok
     request = speculative.checked_request(
         rules, params, [prompt], None, max_new_tokens=sizes.max_new_tokens, capacity=sizes.capacity, num_samples=1,
         limits=budget, **arguments)
-    padded = np.zeros((1, sizes.capacity), np.int32)
+    padded: Any = np.zeros((1, sizes.capacity), np.int32)
     padded[0, : len(prompt)] = prompt
     settings = request.sampling
     if sizes.logit_bias or sizes.allowed:
@@ -143,7 +143,7 @@ def _with_vocab_arrays(sizes: Sizes, sampling: Sampling, vocab_size: int) -> Sam
     return replace(sampling, logit_bias=bias, allowed=allowed)
 
 
-def _fitted_eos(sizes: Sizes, eos: Array) -> np.ndarray:
+def _fitted_eos(sizes: Sizes, eos: Array) -> Any:
     ids = np.unique(np.asarray(eos)[np.asarray(eos) >= 0])
     if len(ids) > sizes.max_eos:
         raise ValueError(f"the request has {len(ids)} eos_ids, but the engine has room for {sizes.max_eos}: build it "
@@ -151,7 +151,7 @@ def _fitted_eos(sizes: Sizes, eos: Array) -> np.ndarray:
     return np.pad(ids.astype(np.int32), (0, sizes.max_eos - len(ids)), constant_values=-1)[None]
 
 
-def _fitted_stop(sizes: Sizes, stop: Array) -> np.ndarray:
+def _fitted_stop(sizes: Sizes, stop: Array) -> Any:
     table = np.asarray(stop)[0]
     table = table[(table >= 0).any(axis=1)]
     longest = int((table >= 0).sum(axis=1).max(initial=0))

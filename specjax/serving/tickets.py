@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class Ticket:
     def stats(self) -> Stats:
         """Counted so far, as `specjax.generate` would for this request alone."""
         budget = int(self.request.limits[0])
-        records = (np.array(record + [0] * (budget - len(record)), np.int32)[None]
-                   for record in (self.drafted, self.accepted))
-        counters = (self.counters[index : index + 1].copy() for index in range(5))
-        return Stats(*counters, *(part[None].copy() for part in np.split(self.positions, 3)), *records)
+        records = [np.array(record + [0] * (budget - len(record)), np.int32)
+                   for record in (self.drafted, self.accepted)]
+        parts: list[Any] = [*self.counters, *np.split(self.positions, 3), *records]
+        return Stats(*(part[None].copy() for part in parts))

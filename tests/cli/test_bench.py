@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from specjax.benchmarks import categories, prompts, random_pair, record, results, run, texts, timing, verifiers, ways
+from specjax.benchmarks import (
+    categories,
+    prompts,
+    random_pair,
+    record,
+    results,
+    run,
+    serving,
+    texts,
+    timing,
+    verifiers,
+    ways,
+)
 from specjax.benchmarks.kept import kept_of
 from specjax.benchmarks.texts import Written, finished
 from specjax.benchmarks.timing import in_turns
@@ -282,3 +294,14 @@ def test_what_rules_keep_and_what_they_cost():
     found = verifiers.measure(vocab_size=50, repeats=1, command="test")
     assert set(found["over_softmax"]) == set(verifiers.rules()) and found["settings"]["nodes"] == 64
     assert all(np.isfinite(ratio) and ratio > 0 for ratio in found["over_softmax"].values())
+
+
+@pytest.mark.slow
+def test_the_engine_beside_static_batches(monkeypatch, checkpoints):
+    """Both write the same texts; what is faster is no test."""
+    monkeypatch.setattr(serving, "SLOTS", (1, 2))
+    found = serving.measure(3, 8, 2, 4, 1, command="test")
+    assert [(row["drafter"], row["slots"]) for row in found["rows"]] == [
+        (name, slots) for name in ("plain", "from_model(2)") for slots in (1, 2)]
+    assert all(row["equal_texts"] == 3 and 3 <= row["tokens"] <= 24 for row in found["rows"])
+    assert found["rows"][2]["over_one_slot"] == 1.0 and "jax" in found["environment"]
