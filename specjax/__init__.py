@@ -81,6 +81,6 @@ def __getattr__(name: str) -> _Any:
     """What needs flax or orbax is imported when it is first asked for, so that `import specjax` stays light."""
     if name in ("load", "load_head"):
         return getattr(_importlib.import_module("specjax.checkpoints"), name)
-    if name in ("models", "checkpoints", "testing", "training"):
+    if name in ("models", "checkpoints", "serving", "testing", "training"):
         return _importlib.import_module(f"specjax.{name}")
     raise AttributeError(f"module 'specjax' has no attribute {name!r}")

@@ -6,9 +6,9 @@ import operator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from specjax._src import rows
 from specjax._src.sampling import Sampling
 from specjax._src.types import Array
 
@@ -112,13 +112,15 @@ def per_row(name: str, value: Any, batch: int, high: int, high_name: str) -> Arr
     _check_shape(name, value, batch)
     if seen(value) and not np.all((np.asarray(value) >= 0) & (np.asarray(value) <= high)):
         raise ValueError(f"{name} must lie in 0 .. {high} ({high_name}), got {np.asarray(value)}")
-    return jnp.clip(jnp.broadcast_to(jnp.asarray(value, jnp.int32), (batch,)), 0, high)
+    numpy = rows.library(value)
+    return numpy.clip(numpy.broadcast_to(numpy.asarray(value, np.int32), (batch,)), 0, high)
 
 
 def good_settings(settings: Sampling) -> Array:
     """Rows whose settings are all in range: bool [B]. What can not be refused while tracing ends in an error row."""
     limits = [(getattr(settings, name), low, high) for name, (low, high) in RANGES.items()]
-    return jnp.all(jnp.stack([(value >= low) & (value <= high) for value, low, high in limits]), axis=0)
+    numpy = rows.library(settings)
+    return numpy.all(numpy.stack([(value >= low) & (value <= high) for value, low, high in limits]), axis=0)
 
 
 def _check_shape(name: str, value: Any, batch: int) -> None:

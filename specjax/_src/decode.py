@@ -137,28 +137,43 @@ def run(rules: Rules, params: Params, state: State, num_tokens: Array | int) -> 
     left = jnp.minimum(budget - state.generated, num_tokens)  # in this order no sum can overflow
     state = replace(state, limit=state.generated + left)
     state = plan_round(rules, params, settle(state))
-    rungs = ladder(rules.drafter)
-    narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
-
-    def descend(state: State) -> State:
-        for rung, below in zip(rungs, narrower, strict=True):
-            width = rung.shape.num_speculative_tokens
-
-            def fits(state: State, width: int = width, below: int = below) -> Array:
-                longest = jnp.max(state.drafts)
-                return jnp.any(state.live) & (longest > below) & (longest <= width)
-
-            def step(state: State, rung: Drafter = rung) -> State:
-                return round_step(rules, rung, params, state)[0]
-
-            state = jax.lax.while_loop(fits, step, state)
-        return state
-
-    state = jax.lax.while_loop(lambda state: jnp.any(state.live), descend, state)
+    state = rounds(rules, params, state)
     held_back = (state.finish == FinishReason.LENGTH) | (state.finish == FinishReason.CAPACITY)
     held_back &= state.generated < budget
     finish = jnp.where(held_back, FinishReason.RUNNING, state.finish)
     return plan_round(rules, params, replace(state, limit=budget, finish=finish))
+
+
+def rounds(
+    rules: Rules, params: Params, state: State, most: Array | int = 2**31 - 1, pause: Array | bool = False
+) -> State:
+    """At most `most` rounds, until every row has ended, or, with `pause` (bool []), any row that was live.
+
+    Each is at the narrowest rung that holds the longest draft. The state is as `plan_round` leaves it.
+    """
+    before = jnp.sum(state.live)
+    rungs = ladder(rules.drafter)
+    narrower = [rung.shape.num_speculative_tokens for rung in rungs[1:]] + [-1]
+
+    def more(carry: tuple[State, Array]) -> Array:
+        live = jnp.sum(carry[0].live)
+        return (live > 0) & (carry[1] > 0) & ~(jnp.asarray(pause) & (live < before))
+
+    def descend(carry: tuple[State, Array]) -> tuple[State, Array]:
+        for rung, below in zip(rungs, narrower, strict=True):
+            width = rung.shape.num_speculative_tokens
+
+            def fits(carry: tuple[State, Array], width: int = width, below: int = below) -> Array:
+                longest = jnp.max(carry[0].drafts)
+                return more(carry) & (longest > below) & (longest <= width)
+
+            def step(carry: tuple[State, Array], rung: Drafter = rung) -> tuple[State, Array]:
+                return round_step(rules, rung, params, carry[0])[0], carry[1] - 1
+
+            carry = jax.lax.while_loop(fits, step, carry)
+        return carry
+
+    return jax.lax.while_loop(more, descend, (state, jnp.asarray(most, jnp.int32)))[0]
 
 
 def feed(rules: Rules, params: Params, state: State, entries: Array, new_length: Array, chunk: int) -> State:
@@ -193,6 +208,14 @@ def settle(state: State) -> State:
     """End the rows that have no budget left."""
     spent = state.live & (state.generated >= state.limit)
     return replace(state, finish=jnp.where(spent, state.out_of_room, state.finish))
+
+
+def catch_up(rules: Rules, params: Params, state: State) -> State:
+    """Let the drafter read what it lacks of the committed text now, where it would when it next proposes."""
+    if rules.drafter.catch_up is None:
+        return state
+    draft = rules.drafter.catch_up(draft_params(rules, params), state.draft, _context(rules, params, state))
+    return replace(state, draft=draft)
 
 
 def _context(rules: Rules, params: Params, state: State) -> Context:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -18,6 +19,8 @@ from specjax._src.types import Array, pytree
 @pytree
 class Request:
     """One batch of prompts and all that is wanted for them, as arrays: nothing in it causes a recompilation.
+
+    What a caller gave on the host is numpy here, so that checking it takes no device.
 
     Attributes:
       prompts: int32 [B, P], right-padded.
@@ -79,9 +82,10 @@ def make_request(
     good = sane & (lengths >= 1) & (lengths <= min(room, width)) & known_ids(prompts, lengths, vocab_size)
     tame = samplings.by_row(Sampling(logit_bias=sampling.logit_bias, allowed=sampling.allowed), batch)
     settings = jax.tree.map(lambda asked, safe: rows.select(sane, asked, safe), settings, tame)
+    seed = None if sampling.seed is None else rows.library(sampling.seed).asarray(sampling.seed, np.uint32)
     return Request(
-        prompts, lengths, _keys(key, sampling.seed, batch, checks.whole("num_samples", num_samples, 1)), settings,
-        limits, _eos(eos_ids, batch, vocab_size), _stop(stop, batch, vocab_size), drafts, good)
+        prompts, lengths, _keys(key, seed, batch, checks.whole("num_samples", num_samples, 1)), settings, limits,
+        _eos(eos_ids, batch, vocab_size), _stop(stop, batch, vocab_size), drafts, good)
 
 
 def full_capacity(width: int, max_new_tokens: int, capacity: int | None) -> int:
@@ -94,7 +98,7 @@ def bucket(length: int) -> int:
     return next((size for size in (16, 32) if length <= size), -(-length // 64) * 64)
 
 
-def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Array, Array]:
+def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Any, Any]:
     if isinstance(prompts, (list, tuple)) and all(isinstance(row, (list, tuple, np.ndarray)) for row in prompts):
         if lengths is not None:
             raise ValueError("prompts given as lists carry their own lengths: leave `lengths` out, or pass an array")
@@ -107,7 +111,7 @@ def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Array,
         padded = np.zeros((len(prompts), bucket(int(lengths.max()))), np.int32)
         for row, prompt in enumerate(prompts):
             padded[row, : len(prompt)] = checks.token_ids(f"prompt {row}", prompt, vocab_size)
-        return jnp.asarray(padded), jnp.asarray(lengths)
+        return padded, lengths
     if not hasattr(prompts, "ndim") or prompts.ndim != 2 or not jnp.issubdtype(prompts.dtype, jnp.integer):
         raise ValueError("prompts must be an integer array [B, P] or a list of token-id lists, got "
                          f"{getattr(prompts, 'dtype', type(prompts).__name__)}{list(getattr(prompts, 'shape', ()))}; "
@@ -115,21 +119,24 @@ def _prompts(prompts: Any, lengths: Any, vocab_size: int | None) -> tuple[Array,
     batch, width = prompts.shape
     if batch == 0 or width == 0:
         raise ValueError(f"prompts has shape [{batch}, {width}]: at least one row and one token are needed")
-    lengths = jnp.full((batch,), width, jnp.int32) if lengths is None else jnp.asarray(lengths, jnp.int32)
+    lengths = np.full((batch,), width, np.int32) if lengths is None else lengths
+    lengths = rows.library(lengths).asarray(lengths, np.int32)
     if lengths.shape != (batch,):
         raise ValueError(f"lengths has shape {list(lengths.shape)}, but prompts has {batch} rows: give [{batch}]")
     if checks.seen(prompts) and checks.seen(lengths):
         used = np.arange(width) < np.asarray(lengths)[:, None]
         checks.token_ids("prompts", np.asarray(prompts)[used], vocab_size)
-    return jnp.asarray(prompts, jnp.int32), lengths
+    return rows.library(prompts).asarray(prompts, np.int32), lengths
 
 
 def known_ids(tokens: Array, lengths: Array, vocab_size: int | None) -> Array:
     """Whether the first `lengths` [B] ids of each row are tokens of the target: bool [B]."""
     known = (tokens >= 0) & (True if vocab_size is None else tokens < vocab_size)
-    return jnp.all(known | (jnp.arange(tokens.shape[1]) >= lengths[:, None]), axis=1)
+    numpy = rows.library(tokens, lengths)
+    return numpy.all(known | (numpy.arange(tokens.shape[1]) >= lengths[:, None]), axis=1)
 
 
+@functools.partial(jax.jit, static_argnums=(2, 3))  # traced once: one by one these calls take a millisecond
 def _keys(key: Array | None, seed: Any, batch: int, num_samples: int) -> Array:
     """Row keys [B * n]. With a seed, sample 0 of a prompt is what it would be alone; others fold in their number."""
     if seed is None:
@@ -146,18 +153,19 @@ def _eos(eos_ids: Any, batch: int, vocab_size: int | None) -> Array:
         raise ValueError(f"eos_ids has {ids.shape[0]} rows, but prompts has {batch}: give ids, or [{batch}, E]")
     pad = -ids.shape[-1] % 4  # so that one id and four share a program
     widths = [(0, 0)] * (ids.ndim - 1) + [(0, pad or 4 * (ids.shape[-1] == 0))]
-    numpy = np if checks.seen(ids) else jnp  # on the host, where another number of ids compiles nothing
-    ids = jnp.asarray(numpy.pad(ids, widths, constant_values=-1), jnp.int32)
-    return jnp.broadcast_to(ids, (batch, ids.shape[-1]))
+    numpy = rows.library(ids)
+    ids = numpy.asarray(numpy.pad(ids, widths, constant_values=-1), np.int32)
+    return numpy.broadcast_to(ids, (batch, ids.shape[-1]))
 
 
-def _stop(stop: Any, batch: int, vocab_size: int | None) -> Array:
+def _stop(stop: Any, batch: int, vocab_size: int | None) -> Any:
     stop = () if stop is None else stop
     if hasattr(stop, "ndim"):
         if stop.ndim not in (2, 3) or (stop.ndim == 3 and stop.shape[0] != batch):
             raise ValueError(f"stop has shape {list(stop.shape)}: give token-id lists, or an array [Q, W] or "
                              f"[{batch}, Q, W] padded on the left with -1")
-        return jnp.broadcast_to(jnp.asarray(stop, jnp.int32), (batch, *stop.shape[-2:]))
+        numpy = rows.library(stop)
+        return numpy.broadcast_to(numpy.asarray(stop, np.int32), (batch, *stop.shape[-2:]))
     if isinstance(stop, str):
         raise ValueError(f"stop must hold sequences of token ids, got {stop!r}: encode it with the target's tokenizer")
     sequences = [np.atleast_1d(checks.token_ids(f"stop {i}", one, vocab_size)) for i, one in enumerate(stop)]
@@ -168,4 +176,4 @@ def _stop(stop: Any, batch: int, vocab_size: int | None) -> Array:
     table = np.full((count, width), -1, np.int32)
     for row, sequence in enumerate(sequences):
         table[row, width - len(sequence):] = sequence
-    return jnp.broadcast_to(jnp.asarray(table), (batch, count, width))
+    return np.broadcast_to(table, (batch, count, width))

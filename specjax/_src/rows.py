@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from specjax._src.types import Array
+
+
+def library(*values: Any) -> Any:
+    """`jax.numpy` where some leaf of `values` is its own or traced, else `numpy`, which compiles nothing."""
+    return jnp if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(values)) else np
 
 
 def window(buffer: Array, start: Array, width: int) -> Array:
@@ -36,7 +44,8 @@ def gather(values: Array, index: Array) -> Array:
 
 def select(mask: Array, new: Array, old: Array) -> Array:
     """`new` where `mask` [B] or [B, T], else `old`, for arrays that begin with these axes."""
-    return jnp.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
+    numpy = library(mask, new, old)
+    return numpy.where(mask.reshape(mask.shape + (1,) * (new.ndim - mask.ndim)), new, old)
 
 
 def argmax(values: Array) -> Array:

@@ -101,16 +101,21 @@ def tree_prefix(tree: TokenTree) -> Prefix:
 
 
 def by_row(sampling: Sampling, batch: int) -> Sampling:
-    """`sampling` with every scalar spread to [B] and every [V] to [B, V]; `seed` is dropped (it lives in the keys)."""
+    """`sampling` with every scalar spread to [B] and every [V] to [B, V]; `seed` is dropped (it lives in the keys).
+
+    What is on the host stays there.
+    """
 
     def spread(value: Any, dtype: Any) -> Array:
-        return jnp.broadcast_to(jnp.asarray(value, dtype), (batch,))
+        numpy = rows.library(value)
+        return numpy.broadcast_to(numpy.asarray(value, dtype), (batch,))
 
     def spread_vocab(value: Any, dtype: Any) -> Array | None:
         if value is None:
             return None
-        value = jnp.asarray(value, dtype)
-        return jnp.broadcast_to(value, (batch, value.shape[-1]))
+        numpy = rows.library(value)
+        value = numpy.asarray(value, dtype)
+        return numpy.broadcast_to(value, (batch, value.shape[-1]))
 
     return Sampling(
         temperature=spread(sampling.temperature, jnp.float32),

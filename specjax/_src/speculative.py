@@ -143,9 +143,12 @@ def open_state(
     """The state after prefill of a checked request; `num_samples` rows for each prompt."""
     batch, width = request.prompts.shape
     capacity = full_capacity(width, max_new_tokens, capacity)
-    state = decode.spread(rules, _empty(rules, params, request, max_new_tokens, capacity))
+    chunk = min(PREFILL, width)
+    # Room for the widest pass behind the last token, and for whole chunks of the padded prompt.
+    slots = max(capacity + max(rules.drafter.shape.num_nodes, EXTEND), -(-width // chunk) * chunk)
+    state = empty_state(rules, params, request, max_new_tokens, capacity, slots)
     num = jnp.where(request.good, request.lengths, 0)
-    state = _append(rules, params, state, request.prompts, num, min(PREFILL, width))
+    state = _append(rules, params, state, request.prompts, num, chunk)
     state = replace(state, key=request.key[::num_samples])
     if num_samples > 1:
         state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_samples, axis=0), state)
@@ -166,6 +169,7 @@ def _init(
 ) -> State:
     checked = checked_request(rules, params, prompts, lengths, max_new_tokens=max_new_tokens, capacity=capacity,
                               num_samples=num_samples, **request)
+    checked = jax.tree.map(jnp.asarray, checked)  # a state is the device's from the beginning
     return open_state(rules, params, checked, max_new_tokens, capacity, num_samples)
 
 
@@ -189,6 +193,11 @@ def checked_request(rules: Rules, params: Params, prompts: Any, lengths: Any, **
     return make_request(prompts, lengths, most_drafts=most_drafts, vocab_size=vocab_size, **arguments)
 
 
+def target_vocab(rules: Rules, params: Params) -> int:
+    """V of the target."""
+    return decode.output_shape(rules.model, params, 1, _small_cache(rules.model)).logits.shape[-1]
+
+
 @functools.lru_cache(maxsize=64)
 def _small_cache(model: Model) -> Any:
     return jax.eval_shape(lambda: model.init_cache(1, 2))
@@ -207,26 +216,26 @@ def check_pair(rules: Rules, params: Params) -> None:
                          "drafter=specjax.draft.from_model(draft_model, k), or leave draft_params out")
 
 
-def _empty(rules: Rules, params: Params, request: Request, max_new_tokens: int, capacity: int) -> State:
-    batch, width = request.prompts.shape
+def empty_state(
+    rules: Rules, params: Params, request: Request, max_new_tokens: int, capacity: int, slots: int
+) -> State:
+    """Rows without text, ended, with the settings of a request; caches and buffers of `slots` tokens."""
+    batch = request.prompts.shape[0]
     nodes, k = rules.drafter.shape.num_nodes, rules.drafter.shape.num_speculative_tokens
-    chunk = min(PREFILL, width)
-    # Room for the widest pass behind the last token, and for whole chunks of the padded prompt.
-    slots = max(capacity + max(nodes, EXTEND), -(-width // chunk) * chunk)
     cache = rules.model.init_cache(batch, slots)
     out = decode.output_shape(rules.model, params, batch, cache)
     features = {name: jnp.zeros((batch, out.features[name].shape[-1]), out.features[name].dtype)
                 for name in rules.drafter.needs}
     zeros = jnp.zeros(batch, jnp.int32)
     record = jnp.zeros((batch, max_new_tokens + nodes), jnp.float32) if rules.logprobs else None
-    return State(
+    return decode.spread(rules, State(
         tokens=jnp.zeros((batch, slots), jnp.int32), length=zeros, start=zeros, limit=zeros, wanted=request.limits,
-        capacity=jnp.full(batch, capacity, jnp.int32), finish=jnp.full(batch, FinishReason.ERROR, jnp.int32),
+        capacity=jnp.full(batch, capacity, jnp.int32), finish=zeros + FinishReason.ERROR,
         drafts=zeros, max_drafts=request.max_drafts, key=request.key[:batch], sampling=request.sampling,
         eos=request.eos, stop=request.stop, cache=cache,
         draft=rules.drafter.init(decode.draft_params(rules, params), batch, capacity),
         features=features, rule_state=constraints.start(rules.constraint, batch),
-        stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record)
+        stats=no_stats(batch, k, max_new_tokens), logprobs=record, raw_logprobs=record))
 
 
 def _extend(rules: Rules, params: Params, state: State, tokens: Any, num: Any) -> State:
@@ -239,7 +248,15 @@ def _extend(rules: Rules, params: Params, state: State, tokens: Any, num: Any) -
 
 
 def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Array, chunk: int) -> State:
-    """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there.
+    """Commit `num` [B] of `tokens` [B, T] behind each row, begin a turn there, and read the text up to there."""
+    entries = jnp.maximum(state.length - 1, 0)
+    state = begin_turn(rules, params, state, tokens, num)
+    state = decode.feed(rules, params, state, entries, state.length, chunk)
+    return decode.spread(rules, decode.plan_round(rules, params, decode.settle(state)))
+
+
+def begin_turn(rules: Rules, params: Params, state: State, tokens: Array, num: Array) -> State:
+    """Commit `num` [B] of `tokens` [B, T] behind each row and begin a turn there; nothing is read yet.
 
     A row without room, or with an id the target does not know, keeps its text and ends its new turn in error.
     """
@@ -250,18 +267,16 @@ def _append(rules: Rules, params: Params, state: State, tokens: Array, num: Arra
     good &= known_ids(tokens, num, decode.vocab_size(rules.model, params, state))
     finish = jnp.where(begins, jnp.where(good, FinishReason.RUNNING, FinishReason.ERROR), state.finish)
     num = jnp.where(good, num, 0)
-    entries, length = jnp.maximum(state.length - 1, 0), state.length + num
+    length = state.length + num
     place = jnp.where(jnp.arange(width) < num[:, None], state.length[:, None] + jnp.arange(width), nowhere)
     buffer = state.tokens.at[jnp.arange(batch)[:, None], place].set(tokens, mode="drop")
     fresh = no_stats(batch, state.stats.accepted_per_position.shape[1], state.stats.drafted_per_round.shape[1])
     reset = functools.partial(jax.tree.map, functools.partial(rows.select, begins))
-    state = replace(
+    return replace(
         state, tokens=buffer, length=length, start=jnp.where(begins, length, state.start), finish=finish,
         limit=jnp.where(begins, jnp.minimum(state.wanted, state.capacity - length), state.limit),
         rule_state=reset(constraints.start(rules.constraint, batch), state.rule_state),
         stats=reset(fresh, state.stats))
-    state = decode.feed(rules, params, state, entries, length, chunk)
-    return decode.spread(rules, decode.plan_round(rules, params, decode.settle(state)))
 
 
 def result(state: State) -> Generation:

@@ -25,6 +25,8 @@ class FinishReason(enum.IntEnum):
     """The cache is full before the budget is used up."""
     ERROR = 4
     """The target's logits were not finite, or no token was allowed; the tokens before are good."""
+    CANCELLED = 5
+    """It was taken out of a `specjax.serving.Engine`; the tokens before are good."""
 
 
 @pytree

@@ -274,6 +274,8 @@ class Drafter(NamedTuple):
       siblings: how the children of one node come about, one of `specjax._src.tree.SIBLINGS`; see `kind`.
       own_target: True if the target drafts for itself: where `Params.draft` is None the drafter gets `Params.target`,
         and it may write `Context.cache` at slots `length - 1` and beyond, if `propose` returns the cache.
+      catch_up: `(params, state, context) -> state`, of a drafter that may lag: reads what is committed before the root,
+        as `propose` does first of all; so that a prompt which is read in parts is read by the draft in parts too.
     """
 
     name: str
@@ -288,6 +290,7 @@ class Drafter(NamedTuple):
     needs_params: bool = False
     siblings: str = "one"
     own_target: bool = False
+    catch_up: Callable[[Weights, Any, Context], Any] | None = None
 
     @property
     def kind(self) -> str:

@@ -18,6 +18,7 @@ from specjax.benchmarks import (
     record,
     results,
     run,
+    serving,
     texts,
     timing,
     verifiers,
@@ -307,3 +308,14 @@ def test_what_a_pass_costs_by_capacity_and_length(monkeypatch):
         tuple(point) for point in context.points()] and len(found["rows"]) == 15
     assert all(row["over_least"] == 1.0 for row in found["rows"] if row["capacity"] == 512)
     assert context.shape_of("rings", 12).sliding_layers == (0, 1, 2, 3, 4, 6, 7, 8, 9, 10)
+
+
+@pytest.mark.slow
+def test_the_engine_beside_static_batches(monkeypatch, checkpoints):
+    """Both write the same texts; what is faster is no test."""
+    monkeypatch.setattr(serving, "SLOTS", (1, 2))
+    found = serving.measure(3, 8, 2, 4, 1, command="test")
+    assert [(row["drafter"], row["slots"]) for row in found["rows"]] == [
+        (name, slots) for name in ("plain", "from_model(2)") for slots in (1, 2)]
+    assert all(row["equal_texts"] == 3 and 3 <= row["tokens"] <= 24 for row in found["rows"])
+    assert found["rows"][2]["over_one_slot"] == 1.0 and "jax" in found["environment"]

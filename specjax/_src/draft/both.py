@@ -61,6 +61,14 @@ def advance_both(first: Drafter, second: Drafter, params: Any, states: Pair, fee
     return first.advance(own[0], states[0], feedback), second.advance(own[1], states[1], feedback)
 
 
+def catch_up_both(first: Drafter, second: Drafter, params: Any, states: Pair, context: Context) -> Pair:
+    """Both read what they lack of the committed text."""
+    own = split_params(first, second, params)
+    read = [state if drafter.catch_up is None else drafter.catch_up(params, state, context)
+            for drafter, params, state in zip((first, second), own, states, strict=True)]
+    return read[0], read[1]
+
+
 def init_both(first: Drafter, second: Drafter, params: Any, batch: int, capacity: int) -> Pair:
     """Both states."""
     own = split_params(first, second, params)

@@ -66,7 +66,7 @@ def _fallback(first: Drafter, second: Drafter) -> Drafter:
         f"{first.name}, else {second.name}", shape, first.needs | second.needs, second.one_hot,
         functools.partial(both.init_both, first, second), propose, functools.partial(both.advance_both, first, second),
         available, needs_params=first.needs_params or second.needs_params,
-        siblings=second.kind)
+        siblings=second.kind, catch_up=functools.partial(both.catch_up_both, first, second))
 
 
 def _joint(first: Shape, second: Shape) -> Shape:

@@ -81,7 +81,7 @@ def _from_model(model: Model, num_speculative_tokens: int) -> Drafter:
         return replace(state, length=jnp.minimum(state.length, jnp.minimum(committed, read)))
 
     return Drafter("from_model", tree.chain_shape(num_speculative_tokens), frozenset(), False, init, propose, advance,
-                   None, functools.partial(from_model, model), True)
+                   None, functools.partial(from_model, model), True, catch_up=functools.partial(catch_up, model))
 
 
 def feed(model: Model, params: Any, cache: Any, tokens: Array, length: Array, valid: Array) -> tuple[Array, Any]:

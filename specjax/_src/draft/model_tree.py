@@ -89,4 +89,4 @@ def _model_tree(model: Model, growth: Growth) -> Drafter:
 
     return Drafter(
         "model_tree", growth.shape, frozenset(), growth.siblings == "chosen", init, propose, advance,
-        needs_params=True, siblings=growth.siblings)
+        needs_params=True, siblings=growth.siblings, catch_up=functools.partial(catch_up, model))

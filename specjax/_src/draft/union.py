@@ -55,7 +55,8 @@ def _union(first: Drafter, second: Drafter) -> Drafter:
         f"union of {first.name} and {second.name}", shape, first.needs | second.needs, one_hot,
         functools.partial(both.init_both, first, second), propose, functools.partial(both.advance_both, first, second),
         available, needs_params=first.needs_params or second.needs_params,
-        siblings="hybrid" if second.kind == "one" else second.kind)
+        siblings="hybrid" if second.kind == "one" else second.kind,
+        catch_up=functools.partial(both.catch_up_both, first, second))
 
 
 def merge(chosen: TokenTree, tree: TokenTree, shape: Shape, vocab_size: int | None) -> TokenTree:
