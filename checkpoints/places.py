@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,11 +41,11 @@ class Places(NamedTuple):
         layout = sharding.layout_of(model, shapes, mesh, rules, vocab_size)
         once = dataclasses.replace(layout, copies=1)
         names = sharding.names_by_leaf(model, shapes)
-        leaves, structure = jax.tree.flatten(shapes)
-        read = structure.unflatten([sharding.place(once, *leaf) for leaf in zip(names, leaves, strict=True)])
+        structure = jax.tree.structure(shapes)
 
-        def finish(params: Weights) -> Weights:
-            arrays = zip(names, structure.flatten_up_to(params), strict=True)
-            return structure.unflatten([sharding.place(layout, *leaf) for leaf in arrays])
+        def placed(layout: sharding.Layout, weights: Weights) -> Weights:
+            leaves = zip(names, jax.tree.leaves(weights), strict=True)
+            return jax.tree.unflatten(structure, [sharding.place(layout, *leaf) for leaf in leaves])
 
+        read, finish = placed(once, shapes), functools.partial(placed, layout)
         return cls(sharding.sharded(model, layout), shapes, read, finish)

@@ -167,7 +167,7 @@ def placed(weights: Any, expected: Any) -> Any:
         view = weight.make()[tuple(slice(size) for size in leaf.shape)]
         name = ".".join(key.key for key in path)
 
-        def part(index: tuple[slice, ...]) -> np.ndarray:
+        def part(index: Any) -> np.ndarray:
             piece = np.ascontiguousarray(view[index])
             piece = _narrowed(name, piece, leaf.dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else piece
             wanted = [len(range(*one.indices(size))) for one, size in zip(index, leaf.shape, strict=True)]

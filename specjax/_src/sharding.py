@@ -114,10 +114,9 @@ def shard(
       ValueError: if the mesh is of another kind, or no rule leads to any of its axes.
     """
     layout = layout_of(model, params, mesh, rules, vocab_size)
-    leaves, structure = jax.tree.flatten(params)
-    names = names_by_leaf(model, params)
-    placed = [place(layout, *leaf) for leaf in zip(names, leaves, strict=True)]
-    return sharded(model, layout), structure.unflatten(placed)
+    leaves = zip(names_by_leaf(model, params), jax.tree.leaves(params), strict=True)
+    placed = [place(layout, *leaf) for leaf in leaves]
+    return sharded(model, layout), jax.tree.unflatten(jax.tree.structure(params), placed)
 
 
 def layout_of(model: Any, params: Weights, mesh: Mesh, rules: Rules, vocab_size: int | None = None) -> Layout:

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import specjax
-from specjax._src.types import Drafter, Weights
+from specjax._src.types import Drafter, DraftHead, Weights
 from specjax.models import Decoder, DecoderConfig, Eagle3, Eagle3Config, from_nnx, head_from_nnx
 from specjax.models.rope import RopeScaling
 from specjax.sharding import RULES, shard
@@ -73,7 +73,9 @@ def eagle3(target: DecoderConfig, mesh: Mesh, dtype: Any = DTYPE) -> Network:
     """The head as published for Llama 3.1: one layer, three taps, a draft vocabulary of 32,000."""
     config = Eagle3Config.for_target(target, draft_vocab_size=32_000)
     module = nnx.eval_shape(lambda: Eagle3(config, rngs=nnx.Rngs(0), dtype=dtype))
-    return Network(*shard(*head_from_nnx(module), mesh, RULES, vocab_size=target.vocab_size))
+    head, params = head_from_nnx(module)
+    assert isinstance(head, DraftHead)  # Medusa heads alone are of another kind
+    return Network(*shard(head, params, mesh, RULES, vocab_size=target.vocab_size))
 
 
 def plain(target: DecoderConfig, mesh: Mesh) -> Pair:

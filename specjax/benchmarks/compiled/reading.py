@@ -114,7 +114,7 @@ def device_bytes(tree: Any) -> int:
 def _on_chip(line: str) -> list[tuple[str, str]]:
     """Kinds and sizes of the arrays of an instruction's result that stand in on-chip memory."""
     kind = line.split(" = ", 1)[1].split(" copy", 1)[0].split(" slice", 1)[0].split(" dynamic-slice", 1)[0]
-    return [_SHAPE.search(array).groups() for array in _LAID_OUT.findall(kind) if "S(1)" in array]
+    return [_SHAPE.findall(array)[0] for array in _LAID_OUT.findall(kind) if "S(1)" in array]
 
 
 def _num_bytes(shape: tuple[str, str]) -> int:

@@ -31,7 +31,7 @@ class Instruction(NamedTuple):
       smallest: bytes of the smallest array of its result, wherever it stands, without counters.
       operands: names.
       calls: name of the computation that it runs, if it is a fusion.
-      index: of a parameter.
+      number: of a parameter.
     """
 
     op: str
@@ -39,19 +39,19 @@ class Instruction(NamedTuple):
     smallest: int
     operands: list[str]
     calls: str | None
-    index: int
+    number: int
 
 
 Computation = dict[str, Instruction]
 
 
-def hbm_bytes(text: str) -> int:
+def hbm_bytes(text: str) -> float:
     """Bytes read from HBM and written to it by the entry computation of a compiled program."""
     computations, entry = _parse(text)
     return sum(_moved(one, computations[entry], computations) for one in computations[entry].values())
 
 
-def _moved(one: Instruction, here: Computation, computations: dict[str, Computation]) -> int:
+def _moved(one: Instruction, here: Computation, computations: dict[str, Computation]) -> float:
     """Bytes that an instruction of the entry moves."""
     if one.op in FREE or one.op.endswith("-done") or one.op in ("call", "conditional", "while"):
         return 0
@@ -66,7 +66,7 @@ def _moved(one: Instruction, here: Computation, computations: dict[str, Computat
     return read + sum(min(size, _written(inside, size)) for size in one.sizes)
 
 
-def _by_itself(one: Instruction, sources: list[int]) -> int:
+def _by_itself(one: Instruction, sources: list[int]) -> float:
     if one.op in PARTS:
         return 2 * sum(one.sizes) if sources and sources[0] else sum(one.sizes)
     if one.op in UPDATES:
@@ -76,7 +76,7 @@ def _by_itself(one: Instruction, sources: list[int]) -> int:
 
 def _read(inside: Computation, index: int) -> float:
     """The most that a fusion reads of its parameter: all, or what its slices take."""
-    (name,) = [name for name, one in inside.items() if one.op == "parameter" and one.index == index]
+    (name,) = [name for name, one in inside.items() if one.op == "parameter" and one.number == index]
     users = _users(inside, name)
     total = 0
     for user, one in users:
@@ -125,7 +125,7 @@ def _parse(text: str) -> tuple[dict[str, Computation], str]:
 
 def _instruction(op: str, kind: str, rest: str) -> Instruction:
     arrays = _ARRAY.findall(kind)
-    everywhere = [_size(*array[:2], "") for array in arrays]
+    everywhere = [_size(array[0], array[1], "") for array in arrays]
     calls, digits = re.search(r"calls=%([\w.-]+)", rest), re.match(r"\d+", rest)
     return Instruction(
         op, [_size(*array) for array in arrays], min((size for size in everywhere if size > 4), default=0),
