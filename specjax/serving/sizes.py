@@ -55,7 +55,8 @@ class Sizes(NamedTuple):
     @property
     def widths(self) -> tuple[int, ...]:
         """Widths of the passes over a prompt, ascending; each is a compiled program."""
-        return (*(width for width in (16, 32, 64, 128) if width < self.prefill_chunk), self.prefill_chunk)
+        most = min(self.prefill_chunk, self.capacity + BEHIND)  # a wider one would not fit in a row
+        return (*(width for width in (16, 32, 64, 128) if width < most), most)
 
     def pass_width(self, entries: int, left: int, budget: int) -> int:
         """Of the next pass, behind `entries` tokens, with `left` to be read; 0 if the `budget` allows none."""

@@ -108,6 +108,18 @@ def test_a_short_burst_is_read_within_the_budget():
     assert (busy.num_running, busy.tokens_read) == (2, 16)
 
 
+def test_rows_shorter_than_a_pass():
+    """A chunk wider than a row is cut to what fits, and a prompt may fill the row but for one token."""
+    small = engine("plain", capacity=20, prefill_chunk=128)
+    small.warm_up()
+    small.submit([1, 2] * 10, max_new_tokens=4)
+    small.submit([1, 2] * 9 + [1], max_new_tokens=4)
+    texts = gather(small.run())
+    full, last = texts[0], texts[1]
+    assert (full.tokens, full.finish, last.finish) == ([], FinishReason.CAPACITY, FinishReason.CAPACITY)
+    assert last.tokens == solo({"prompt": [1, 2] * 9 + [1], "max_new_tokens": 1}, "plain").tokens
+
+
 @pytest.mark.slow
 def test_five_hundred_requests():
     """Each ends once, its tokens in order, as alone; the memory stays what it was."""
