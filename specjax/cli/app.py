@@ -246,6 +246,27 @@ def convert(
 
 @app.command()
 @user_errors
+def info(
+    target: Annotated[str, typer.Argument(help="A name, a checkpoint folder, or a Hugging Face folder.")],
+    draft: Annotated[str | None, typer.Option(help="The draft model or head beside it.")] = None,
+    mesh: Annotated[str, typer.Option(help="Devices, DATAxMODEL: rows are split over the first, weights and caches "
+                                      "over the second.")] = "1x1",
+    batch: Annotated[int, typer.Option(min=1, help="Rows.")] = 1,
+    context: Annotated[int, typer.Option(min=1, help="Tokens that a row may hold, prompt included.")] = 8192,
+    num_nodes: Annotated[int, typer.Option(min=1, help="Tokens that the target scores in one pass of a round.")] = 8,
+    dtype: Annotated[str | None, typer.Option(help="Of weights and caches. Default: as stored.")] = None,
+    chip: Annotated[str | None, typer.Option(help="What a device is: v5e, v6e, v5p, h200.")] = None,
+    memory: Annotated[float | None, typer.Option(help="GiB of a device.")] = None,
+) -> None:
+    """Say how much memory a model takes on each device, before anything is loaded; refuse what can not fit."""
+    from specjax.cli import info as memory_of
+
+    memory_of.run(target, draft, mesh=mesh, batch=batch, context=context, num_nodes=num_nodes, dtype=dtype, chip=chip,
+                  memory=memory)
+
+
+@app.command()
+@user_errors
 def train(
     kind: Annotated[TrainKind, typer.Argument(help="Which drafter.")],
     config: Annotated[str, typer.Argument(help="A TOML file, or the name of a recipe such as tiny-python-eagle3.")],
