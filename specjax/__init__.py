@@ -12,6 +12,7 @@ from typing import Any as _Any
 from specjax import cache as cache
 from specjax import draft as draft
 from specjax import sampling as sampling
+from specjax import sharding as sharding
 from specjax import verify as verify
 from specjax._src.generate import generate as generate
 from specjax._src.generate import stream as stream
@@ -66,6 +67,7 @@ __all__ = [
     "load",
     "load_head",
     "sampling",
+    "sharding",
     "speculative",
     "stream",
     "verify",
