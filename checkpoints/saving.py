@@ -88,7 +88,7 @@ def once(params: Any, config: DecoderConfig) -> Any:
     def taken(path: Any, leaf: Any) -> Any:
         names = all_names
         for key in path:
-            names = names[key.key]
+            names = names.get(key.key, {})  # what the config does not have is refused when it is loaded
         if KV_HEADS not in names or leaf.shape[names.index(KV_HEADS)] == config.num_kv_heads:
             return leaf
         axis = names.index(KV_HEADS)

@@ -147,7 +147,8 @@ def choose(law: Law, numbers: Any) -> int:
     if not isinstance(numbers, tuple):
         with np.errstate(divide="ignore"):
             return int(np.argmax(np.log(law) + numbers))
-    width = math.ceil(math.sqrt(len(law)))
+    unit = 128 if len(law) >= 4096 else 8  # the number of blocks is a multiple of it, near the square root
+    width = math.ceil(len(law) / (unit * max(1, round(math.sqrt(len(law)) / unit))))
     masses = [float(np.sum(law[at : at + width])) for at in range(0, len(law), width)]
     block = _first_beyond(masses, numbers[0])
     return block * width + _first_beyond(law[block * width : (block + 1) * width], numbers[1])

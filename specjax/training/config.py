@@ -35,7 +35,7 @@ class RunSettings:
       length: tokens a window.
       compute: dtype of the drafter's arithmetic; its weights are kept, and moved, in float32.
       features: `computed` by the target in each step, or `cached` on disk beside the answers by one pass before.
-      devices: over which the windows of a step are spread; 0 takes all there are.
+      devices: over which the windows of a step are spread; 0 takes as many as share them equally.
       depth: how many guesses of a chain are measured on held-out answers; Medusa's is its number of heads.
       evaluate_every: steps between two measurements; 0 measures at the end only.
       save_seconds: between two states to resume from.

@@ -108,12 +108,12 @@ def _identity(config: TrainConfig) -> dict[str, Any]:
 
 
 def make_mesh(devices: int, batch: int) -> Mesh:
-    """One axis `data` over so many devices, 0 for all.
+    """One axis `data` over so many devices, 0 for as many as share `batch` windows equally.
 
     Raises:
       ValueError: if there are fewer, or they do not share `batch` windows equally.
     """
-    count = devices or len(jax.devices())
+    count = devices or max(count for count in range(1, len(jax.devices()) + 1) if batch % count == 0)
     if count > len(jax.devices()):
         raise ValueError(f"devices={devices}, but there are {len(jax.devices())}")
     if batch % count:
