@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(
 CONTEXT = 8192
 
 
-def pair(name, layers=None):
+def pair(name, layers=None, attention="auto"):
     from specjax.benchmarks.compiled import cases, chips, measuring
 
     mesh = chips.tpu_mesh("v5e:2x4", (1, 8))
     config = measuring.cut(cases.LLAMA_8B, layers)
-    return cases.PAIRS[name](config, mesh), config, chips.CHIPS["v5e"]
+    return cases.PAIRS[name](config, mesh, attention), config, chips.CHIPS["v5e"]
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -26,7 +26,7 @@ def pair(name, layers=None):
 def test_parts_of_a_round(name, batch):
     from specjax.benchmarks.compiled import measuring
 
-    made, config, chip = pair(name, layers=2)
+    made, config, chip = pair(name, layers=2, attention="einsum")
     found = measuring.passes(made, config, chip, batch, CONTEXT, print)
     for part in ("plain", "verify"):
         assert found[part]["collectives"] == {"all-reduce": 2 * 2 + 1}, "two a layer, one for the embedding"

@@ -69,32 +69,34 @@ def decoder(config: DecoderConfig, mesh: Mesh, dtype: Any = DTYPE, **options: An
     return Network(*shard(*from_nnx(module, **options), mesh, RULES))
 
 
-def eagle3(target: DecoderConfig, mesh: Mesh, dtype: Any = DTYPE) -> Network:
+def eagle3(target: DecoderConfig, mesh: Mesh, dtype: Any = DTYPE, **options: Any) -> Network:
     """The head as published for Llama 3.1: one layer, three taps, a draft vocabulary of 32,000."""
     config = Eagle3Config.for_target(target, draft_vocab_size=32_000)
     module = nnx.eval_shape(lambda: Eagle3(config, rngs=nnx.Rngs(0), dtype=dtype))
-    head, params = head_from_nnx(module)
+    head, params = head_from_nnx(module, **options)
     assert isinstance(head, DraftHead)  # Medusa heads alone are of another kind
     return Network(*shard(head, params, mesh, RULES, vocab_size=target.vocab_size))
 
 
-def plain(target: DecoderConfig, mesh: Mesh) -> Pair:
+def plain(target: DecoderConfig, mesh: Mesh, attention: str = "auto") -> Pair:
     """The target alone."""
-    return Pair("plain", mesh, decoder(target, mesh), None, specjax.draft.null())
+    return Pair("plain", mesh, decoder(target, mesh, attention=attention), None, specjax.draft.null())
 
 
-def with_model(target: DecoderConfig, mesh: Mesh, k: int = 5) -> Pair:
+def with_model(target: DecoderConfig, mesh: Mesh, attention: str = "auto", k: int = 5) -> Pair:
     """A chain of `k` from Llama-3.2-1B, judged by block verification."""
-    draft = decoder(LLAMA_1B, mesh)
-    return Pair("1b draft", mesh, decoder(target, mesh), draft, specjax.draft.from_model(draft.functions, k))
+    draft, main = (decoder(config, mesh, attention=attention) for config in (LLAMA_1B, target))
+    return Pair("1b draft", mesh, main, draft, specjax.draft.from_model(draft.functions, k))
 
 
-def with_eagle3(target: DecoderConfig, mesh: Mesh, num_nodes: int = 32, depth: int = 5) -> Pair:
+def with_eagle3(
+    target: DecoderConfig, mesh: Mesh, attention: str = "auto", num_nodes: int = 32, depth: int = 5
+) -> Pair:
     """A tree that each row grows with an EAGLE-3 head."""
-    head = eagle3(target, mesh)
+    head = eagle3(target, mesh, attention=attention)
     drafter = specjax.draft.eagle3(head.functions, num_nodes, depth, WIDTH)
-    return Pair("eagle3 tree", mesh, decoder(target, mesh), head, drafter)
+    return Pair("eagle3 tree", mesh, decoder(target, mesh, attention=attention), head, drafter)
 
 
-PAIRS: dict[str, Callable[[DecoderConfig, Mesh], Pair]] = {
+PAIRS: dict[str, Callable[..., Pair]] = {
     "plain": plain, "1b draft": with_model, "eagle3 tree": with_eagle3}  # fmt: skip
