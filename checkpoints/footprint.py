@@ -14,8 +14,8 @@ from jax.sharding import AbstractMesh, AxisType
 from specjax._src import sharding
 from specjax._src.types import PREFILL
 from specjax.checkpoints import importing, loading
-from specjax.checkpoints.folder import CONFIG, read_folder
-from specjax.checkpoints.layout import HEADS, MANIFEST, Manifest
+from specjax.checkpoints.folder import read_folder
+from specjax.checkpoints.layout import HEADS, Manifest
 from specjax.models import Decoder, DecoderConfig, from_nnx, head_from_nnx
 from specjax.models.heads import MODULES
 from specjax.models.mixing import BLOCK
@@ -90,7 +90,7 @@ def footprint(
 
 def _described(path: str | os.PathLike[str], dtype: Any) -> _Described:
     folder = loading.find(path)
-    if not (folder / MANIFEST).is_file() and (folder / CONFIG).is_file():
+    if loading.is_huggingface(folder):
         found = importing.opened(read_folder(folder))
         config, stored, family = found.config, found.dtype, "decoder"
     else:
@@ -123,7 +123,6 @@ def _measured(
 
 
 def _bytes(layout: sharding.Layout, names: sharding.Names, leaf: Any) -> int:
-    names = names + (None,) * (leaf.ndim - len(names))
     shape = layout.kept(names, leaf.shape)
     return math.prod(layout.sharding(names, shape).shard_shape(shape)) * leaf.dtype.itemsize
 
@@ -131,12 +130,10 @@ def _bytes(layout: sharding.Layout, names: sharding.Names, leaf: Any) -> int:
 def _temporary(one: _Described, layout: sharding.Layout, batch: int, num_nodes: int) -> int:
     """The larger of what a chunk of the prompt and what a verify pass needs, in bytes."""
     c, size = one.config, one.dtype.itemsize
-    rows = math.ceil(batch / layout.devices("rows")) if batch % layout.devices("rows") == 0 else batch
-
     def split(name: str, count: int) -> int:
         return count // layout.devices(name) if count % layout.devices(name) == 0 else count
 
-    heads = split("heads", c.num_heads)
+    rows, heads = split("rows", batch), split("heads", c.num_heads)
     wide = (4 * c.hidden_size + 2 * split("mlp", c.intermediate_size) + 3 * heads * c.head_dim) * size
     scores = 3 * heads * BLOCK * 4
     chunk = rows * PREFILL * (wide + scores)

@@ -107,7 +107,7 @@ def load(
     folder = find(path_or_name)
     if dtype is not None and not jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
         raise ValueError(f"dtype {jnp.dtype(dtype).name} holds no fractions; choose float32, bfloat16 or float16")
-    if not (folder / MANIFEST).is_file() and (folder / CONFIG).is_file():
+    if is_huggingface(folder):
         return _load_safetensors(folder, dtype, mesh, rules)
     manifest = Manifest.read(folder)
     if manifest.family in HEADS:
@@ -163,6 +163,11 @@ def find(path_or_name: str | os.PathLike[str]) -> pathlib.Path:
             f"({', '.join(embedded_names())})"
         )
     return folder.absolute()
+
+
+def is_huggingface(folder: pathlib.Path) -> bool:
+    """Whether a folder is a Hugging Face model as it is, and no checkpoint made of one."""
+    return not (folder / MANIFEST).is_file() and (folder / CONFIG).is_file()
 
 
 def flat(tree: Any, prefix: Path = ()) -> dict[Path, Any]:

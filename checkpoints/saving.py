@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 
 from specjax._src.sharding import KV_HEADS
 from specjax.checkpoints.layout import PARAMS, TOKENIZER, Manifest
+from specjax.checkpoints.loading import flat
 from specjax.checkpoints.staging import scratch_of, staged
 from specjax.models import Decoder, DecoderConfig, axis_names
 
@@ -83,12 +84,11 @@ def together(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[pathl
 
 def once(params: Any, config: DecoderConfig) -> Any:
     """Weights without what `specjax.sharding.shard` repeated; a padded vocabulary stays, since `load` cuts it."""
-    all_names = axis_names(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    all_names = flat(axis_names(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))))
 
     def taken(path: Any, leaf: Any) -> Any:
-        names = all_names
-        for key in path:
-            names = names.get(key.key, {})  # what the config does not have is refused when it is loaded
+        # What the config does not have is refused when it is loaded.
+        names = all_names.get(tuple(key.key for key in path), ())
         if KV_HEADS not in names or leaf.shape[names.index(KV_HEADS)] == config.num_kv_heads:
             return leaf
         axis = names.index(KV_HEADS)

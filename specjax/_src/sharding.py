@@ -80,7 +80,7 @@ class Layout:
 
     def kept(self, names: Names, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which an array is kept: its vocabulary padded, its key-value heads repeated."""
-        count = self.devices(VOCAB)
+        count, names = self.devices(VOCAB), names + (None,) * (len(shape) - len(names))
         return tuple(-(-size // count) * count if name == VOCAB else size * (self.copies if name == KV_HEADS else 1)
                      for name, size in zip(names, shape, strict=True))
 
@@ -187,7 +187,6 @@ def place(layout: Layout, names: Names, leaf: Any) -> Any:
 
 def _grown(layout: Layout, names: Names, leaf: Array) -> Array:
     """An array with its key-value heads repeated and its vocabulary padded."""
-    names = names + (None,) * (leaf.ndim - len(names))
     shape = layout.kept(names, leaf.shape)
     for axis, name in enumerate(names):
         if name == KV_HEADS and layout.copies > 1:

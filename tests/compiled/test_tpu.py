@@ -18,7 +18,7 @@ def pair(name, layers=None, attention="auto"):
 
     mesh = chips.tpu_mesh("v5e:2x4", (1, 8))
     config = measuring.cut(cases.LLAMA_8B, layers)
-    return cases.PAIRS[name](config, mesh, attention), config, chips.CHIPS["v5e"]
+    return cases.PAIRS[name](config, mesh, attention), chips.CHIPS["v5e"]
 
 
 @pytest.mark.parametrize("batch", [1, 64])
@@ -26,8 +26,8 @@ def pair(name, layers=None, attention="auto"):
 def test_parts_of_a_round(name, batch):
     from specjax.benchmarks.compiled import measuring
 
-    made, config, chip = pair(name, layers=2, attention="einsum")
-    found = measuring.passes(made, config, chip, batch, CONTEXT, print)
+    made, chip = pair(name, layers=2, attention="einsum")
+    found = measuring.passes(made, chip, batch, CONTEXT, print)
     for part in ("plain", "verify"):
         assert found[part]["collectives"] == {"all-reduce": 2 * 2 + 1}, "two a layer, one for the embedding"
         if (name, part, batch) != ("eagle3 tree", "verify", 64):  # scores of 128 queries outweigh the keys they meet
@@ -40,7 +40,7 @@ def test_parts_of_a_round(name, batch):
 def test_the_whole_loop_fits_and_copies_nothing():
     from specjax.benchmarks.compiled import measuring
 
-    made, _, chip = pair("1b draft")
+    made, chip = pair("1b draft")
     found = measuring.whole(made, 1, CONTEXT, print)
     assert max(found["prefill"]["peak"], found["loop"]["peak"]) < chip.memory
     assert found["loop"]["aliased"] >= found["cache_bytes"] > 100e6
@@ -51,7 +51,7 @@ def test_the_whole_loop_fits_and_copies_nothing():
 def test_what_is_too_large_is_refused_by_the_compiler():
     from specjax.benchmarks.compiled import programs
 
-    made, _, _ = pair("plain")
+    made, _ = pair("plain")
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED|out of memory"):
         programs.one_pass(made.target, made.mesh, 512, 1, CONTEXT).lower(lowering_platforms=("tpu",)).compile()
 

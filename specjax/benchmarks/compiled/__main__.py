@@ -33,7 +33,7 @@ def measure(slices: list[tuple[str, str]], batches: list[int], loops: bool, path
             for batch in batches:
                 row: dict[str, Any] = {"target": target, "slice": topology, "pair": name, "batch": batch}
                 alone = make(cases.TARGETS[target], mesh, "einsum")  # without loops, of which a reader sees one turn
-                row |= measuring.passes(alone, cases.TARGETS[target], chip, batch, CONTEXT, _tell)
+                row |= measuring.passes(alone, chip, batch, CONTEXT, _tell)
                 if loops:
                     row |= _whole(made, batch)
                 rows.append(row)

@@ -38,7 +38,6 @@ class Network(NamedTuple):
     Attributes:
       functions: a `Model` or a `DraftHead`.
       params: `jax.ShapeDtypeStruct`s with shardings.
-      module: of shapes, for its options.
     """
 
     functions: Any

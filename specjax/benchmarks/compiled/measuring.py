@@ -21,7 +21,7 @@ KEPT = 3.0  # tokens a round, for the predicted speed; what a pair really keeps 
 Tell = Callable[[str], None]
 
 
-def passes(pair: Pair, config: DecoderConfig, chip: Chip, batch: int, context: int, tell: Tell) -> dict[str, Any]:
+def passes(pair: Pair, chip: Chip, batch: int, context: int, tell: Tell) -> dict[str, Any]:
     """The parts of a round as programs of their own: one step of the target, a verify pass, a step of the draft."""
     shape = pair.drafter.shape
     parts = {
@@ -46,7 +46,7 @@ def passes(pair: Pair, config: DecoderConfig, chip: Chip, batch: int, context: i
             "bytes_accessed_by_the_compiler": figures.accessed, "flops": figures.flops,
             "collectives": reading.collectives(text), "bytes_spoken": spoken, "compile_seconds": seconds,
             "seconds": max(moved / chip.bandwidth, figures.flops / chip.flops) + spoken / chip.links}
-    return found | _round(found, shape.depth, config, batch)
+    return found | _round(found, shape.depth, batch)
 
 
 def whole(pair: Pair, batch: int, context: int, tell: Tell) -> dict[str, Any]:
@@ -77,9 +77,8 @@ def _is_cache(line: str, caches: list[Any]) -> bool:
     return any(f"[{shape}]" in line.split(" copy")[0] for shape in shapes)
 
 
-def _round(found: dict[str, Any], depth: int, config: DecoderConfig, batch: int) -> dict[str, Any]:
+def _round(found: dict[str, Any], depth: int, batch: int) -> dict[str, Any]:
     """Seconds of a plain step and of a round, and what follows."""
-    del config
     plain = found["plain"]["seconds"]
     if "verify" not in found:
         return {"plain_tokens_per_second": batch / plain}

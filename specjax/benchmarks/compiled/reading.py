@@ -41,7 +41,7 @@ class Figures(NamedTuple):
       aliased: bytes of the arguments that are written in place.
       temporary: bytes in between.
       code: bytes of the program.
-      accessed: bytes read from HBM and written to it by all instructions; of a loop, one turn.
+      accessed: bytes that all instructions read and write, on the chip too (see `traffic`); of a loop, one turn.
       flops: of all instructions; of a loop, one turn.
     """
 
@@ -66,14 +66,7 @@ def figures(compiled: Any) -> Figures:
     return Figures(
         memory.argument_size_in_bytes, memory.output_size_in_bytes - memory.alias_size_in_bytes,
         memory.alias_size_in_bytes, memory.temp_size_in_bytes, memory.generated_code_size_in_bytes,
-        cost.get("bytes accessed", 0.0) - loaded(compiled.as_text()), cost.get("flops", 0.0))
-
-
-def loaded(text: str) -> int:
-    """Bytes that copies and slices write to on-chip memory (`S(1)`) or read there: the cost analysis counts them as
-    accessed, so that it counts twice what is read ahead."""
-    found = instructions(text, ("copy", "slice", "dynamic-slice"))
-    return sum(min(_num_bytes(shape) for shape in _on_chip(one.line)) for one in found if _on_chip(one.line))
+        cost.get("bytes accessed", 0.0), cost.get("flops", 0.0))
 
 
 def instructions(text: str, ops: tuple[str, ...]) -> list[Instruction]:
